@@ -4,18 +4,18 @@
 #   make dist               the archive of the last commit for PGXN
 #   make unit               unit tests, no server needed
 #   make sim                the core in a simulated world; see test/sim/README.md
-#   make crowd              many hosts that want one lock: fair, and not all at once?
-#   make deadlock           sessions of many hosts that wait for each other
-#   make together           sessions that acquire several locks at once
-#   make permits            sessions that want one of several permits of a lock
-#   make changes            hosts whose settings differ, or change: do they exclude each other?
-#   make mutants            does the simulator find what is broken?
-#   make conformance        are its nodes like real ones?  Needs a redis-server
+#   make crowd              many hosts on one lock: fairness, and load on the nodes
+#   make deadlock           sessions of many hosts wait for each other
+#   make together           sessions acquire several locks at once
+#   make permits            sessions share the permits of a lock
+#   make changes            hosts with different settings or node lists: exclusion
+#   make mutants            mutants, each of which the simulator must find
+#   make conformance        the simulated node against a redis-server
 #   make model              models of the protocol, checked by TLC; needs Java and Python; see model/README.md
-#   make script_mutants     does conformance find what is broken in redlock.lua?  SHARE=K/N
-#                           tries each Nth mutant only
-#   make installcheck       regression and isolation tests; needs a server that
-#                           scripts/test.sh prepares
+#   make script_mutants     mutants of redlock.lua, each of which conformance must find;
+#                           SHARE=K/N tries each Nth mutant only
+#   make installcheck       regression and isolation tests, on a server prepared by
+#                           scripts/test.sh
 #   scripts/test.sh         everything, from nothing
 
 MODULE_big = redlock_pg
@@ -45,8 +45,8 @@ ISOLATION = exclude sharing wait savepoint deadlock terminate handover locks ski
 ISOLATION_OPTS = --load-extension=redlock_pg
 TAP_TESTS = 1
 
-# TLS to the nodes: if hiredis, 1.0 or later, has it, and there is OpenSSL 3.0 or later.
-# make with_tls=no leaves it out; with_tls=yes fails where it can't be.
+# TLS to the nodes needs hiredis 1.0 or later with TLS, and OpenSSL 3.0 or later.
+# make with_tls=no leaves TLS out; with_tls=yes fails without these libraries.
 HASH := \#
 TLS_LIBS := -lhiredis_ssl -lssl -lcrypto
 ifeq ($(with_tls),)
@@ -61,14 +61,14 @@ ifeq (,$(filter yes no,$(with_tls)))
 $(error with_tls is yes or no, not "$(with_tls)")
 endif
 
-# What the hosts tell each other.
+# The version that hosts publish to each other.
 REDLOCK_VERSION = $(shell sed -n "s/^default_version = '\(.*\)'/\1/p" $(srcdir)/redlock_pg.control)
 
 PG_CPPFLAGS = -I$(srcdir)/src -DREDLOCK_VERSION='"$(REDLOCK_VERSION)"' $(if $(filter yes,$(with_tls)),-DREDLOCK_TLS)
 PG_CFLAGS = -Wall -Wextra -Wno-unused-parameter -Wno-sign-compare \
 	-Wno-missing-field-initializers $(PTHREAD_CFLAGS)
-# As PostgreSQL has it for extensions from 16 on: names of ours can't be taken for those of other
-# extensions in the server, nor theirs for ours.
+# As PostgreSQL does for extensions from 16 on: our names cannot collide with names of other
+# extensions in the server.
 PG_CONFIG ?= pg_config
 ifneq (,$(findstring PostgreSQL 15,$(shell $(PG_CONFIG) --version)))
 PG_CFLAGS += -fvisibility=hidden -D'PGDLLEXPORT=__attribute__((visibility("default")))'
@@ -76,8 +76,7 @@ endif
 SHLIB_LINK = $(if $(filter yes,$(with_tls)),$(TLS_LIBS)) -lhiredis $(PTHREAD_LIBS)
 EXTRA_CLEAN = $(UNIT_TESTS) $(SIMULATORS) test/sim/conformance
 
-# No query gains from bitcode, and what is inlined by it could not call what the library keeps to
-# itself.
+# No query gains from bitcode, and inlined code could not call the library's hidden functions.
 override with_llvm = no
 PGXS := $(shell $(PG_CONFIG) --pgxs)
 ifeq (,$(PGXS))
@@ -89,7 +88,7 @@ ifneq (,$(filter 9.% 10 11 12 13 14,$(MAJORVERSION)))
 $(error redlock_pg needs PostgreSQL 15 or later; $(PG_CONFIG) is that of $(MAJORVERSION))
 endif
 
-# README.md leads to docs/, so they stay together.
+# README.md links to docs/, so both are installed together.
 document_kinds = $(notdir $(patsubst %/,%,$(wildcard $(srcdir)/docs/*/)))
 install: install-docs drop-bitcode
 install-docs:
@@ -100,7 +99,7 @@ install-docs:
 		$(INSTALL_DATA) $(srcdir)/docs/$$kind/*.md '$(DESTDIR)$(docdir)/redlock_pg/docs/'$$kind || exit 1; \
 	done
 
-# Of a version that had it.
+# Removes the bitcode of an older version.
 drop-bitcode:
 	rm -rf '$(DESTDIR)$(bitcodedir)/redlock_pg' '$(DESTDIR)$(bitcodedir)/redlock_pg.index.bc'
 
@@ -108,7 +107,7 @@ uninstall: uninstall-docs drop-bitcode
 uninstall-docs:
 	rm -rf '$(DESTDIR)$(docdir)/redlock_pg'
 
-# .gitattributes says what is left out.
+# .gitattributes lists the omitted files.
 dist:
 	git archive --format=zip --prefix=redlock_pg-$(REDLOCK_VERSION)/ -o redlock_pg-$(REDLOCK_VERSION).zip HEAD
 
@@ -116,7 +115,7 @@ dist:
 
 $(OBJS): $(srcdir)/Makefile $(wildcard $(srcdir)/src/*/*.h)
 
-# Assertions of the core and the guard are for their tests, and for builds with PostgreSQL's.
+# The assertions of core and guard are for their tests, and for builds with PostgreSQL's assertions.
 ifeq (,$(findstring USE_ASSERT_CHECKING,$(COPT)))
 src/protocol/core.o src/protocol/core_acquire.o src/protocol/core_debts.o src/protocol/core_renew.o src/protocol/guard.o: override CFLAGS += -DNDEBUG
 endif
@@ -153,9 +152,8 @@ test/unit/wish_test: src/protocol/wish.c
 test/unit/words_test: src/protocol/words.c
 test/unit/url_test: src/shared/url.c src/shared/text.c
 
-# Those that are not pure need PostgreSQL's headers and libraries, and its sanitizers if
-# it was built with some, but no server.  Not all builds' libraries can be in a program
-# that is independent of its position.
+# Tests that are not pure need PostgreSQL's headers and libraries, and its sanitizers if any, but
+# no server.  Some libraries cannot be part of a position-independent program.
 test/unit/node_status_test test/unit/script_test: UNIT_FLAGS = -D_GNU_SOURCE -DUSE_ASSERT_CHECKING \
 	-Wno-unused-parameter -Wno-sign-compare -Wno-missing-field-initializers \
 	-isystem $(includedir_server) $(filter -fsanitize% -fno-sanitize%,$(CFLAGS))
@@ -171,7 +169,7 @@ unit: $(UNIT_TESTS) test/unit/lua_text.t test/unit/next_version.t test/unit/make
 
 .PHONY: unit
 
-# Both have a node.h: the simulator's comes first.
+# Both directories have a node.h: the simulator's comes first.
 SIM_CC = $(CC) -std=c99 -Wall -Wextra -Werror -O2 -g -Itest/sim -Itest/unit -Isrc
 SIM_FILES = sim world plan story node wire word host host_world reload peer session operator fault check debt
 SIM_PURE = $(patsubst %,src/protocol/%,$(CORE) entry guard hearing local_node node_index release_queue rules settling waiters wish) \
@@ -217,8 +215,8 @@ permits: test/sim/permits
 changes: test/sim/changes
 	prove -e '' test/sim/changes
 
-# The simulators with sanitizers: where one writes beyond an array, a fault of its own looks like a
-# fault of what it simulates, or hides one.  Seed 11974706 begins many requests.
+# The simulators with sanitizers: a write beyond an array in a simulator looks like a fault of the
+# simulated code, or hides one.  Seed 11974706 begins many requests.
 SIMULATORS = $(patsubst %,test/sim/%,sim crowd deadlock together permits changes)
 sanitized:
 	rm -f $(SIMULATORS)

@@ -5,7 +5,7 @@
 
 CREATE TYPE redlock_scope AS ENUM ('transaction', 'call', 'session', 'detached');
 COMMENT ON TYPE redlock_scope IS
-'How long an acquired lock is held: until the end of the transaction; until the outermost CALL or DO ends, across the COMMITs of a procedure; until it is released or the session ends; or, detached from the session, until it is released by its token or its hold_at_most ends';
+'How long a session holds a lock: until the end of the transaction; until the outermost CALL or DO ends, across the COMMITs of a procedure; until the release or the end of the session; or, detached from the session, until a release by the token or the end of hold_at_most';
 
 --
 -- Taking and giving back locks
@@ -27,7 +27,7 @@ RETURNS bigint
 AS 'MODULE_PATHNAME', 'redlock_acquire_0_2'
 LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
 COMMENT ON FUNCTION redlock_acquire(text, interval, interval, redlock_scope, interval, interval, interval, text, integer) IS
-'Acquires the distributed lock on a resource, and waits at most "wait" for it (NULL: as long as it takes); returns the fencing token: each later exclusive holder has a larger one. In the mode "shared" many sessions of all servers hold it at a time, and none beside an exclusive one; with "permits" up to so many; at the scope "detached" no session does';
+'Acquires the distributed lock on a resource, and waits at most "wait" (NULL: without end); returns the fencing token, which is larger for each later exclusive holder. In the mode "shared" many sessions of all servers hold the lock at a time, and no exclusive holder beside them; with "permits" at most that many sessions; at the scope "detached" the lock belongs to no session';
 
 CREATE FUNCTION redlock_try(resource text,
                             ttl interval DEFAULT NULL,
@@ -42,7 +42,7 @@ RETURNS boolean
 AS 'MODULE_PATHNAME', 'redlock_try_0_2'
 LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
 COMMENT ON FUNCTION redlock_try(text, interval, redlock_scope, interval, interval, interval, text, integer, interval) IS
-'Acquires the distributed lock on a resource if it is free, or gets free within "wait" (zero by default; NULL: as long as it takes), and returns true; returns false if another session holds the lock, or asked for it before. Modes, permits and scopes are those of redlock_acquire';
+'Acquires the distributed lock on a resource if the lock is free, or gets free within "wait" (zero by default; NULL: without end), and returns true; returns false if another session holds the lock or asked first. Modes, permits and scopes are those of redlock_acquire';
 
 -- Not overloads of the two above: PostgreSQL resolves a parameter without a type to text, so that a
 -- list from a driver would become one name.
@@ -58,7 +58,7 @@ RETURNS bigint[]
 AS 'MODULE_PATHNAME', 'redlock_acquire_all'
 LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
 COMMENT ON FUNCTION redlock_acquire_all(text[], interval, interval, redlock_scope, interval, interval, interval, text) IS
-'Acquires the distributed locks on up to 64 resources, all or none, and waits at most "wait" for them (NULL: as long as it takes); returns their fencing tokens, in the order of the resources. Sessions that acquire their locks in one such call, and hold none from an earlier call, never deadlock with each other';
+'Acquires the distributed locks on up to 64 resources, all or none, and waits at most "wait" (NULL: without end); returns the fencing tokens, in the order of the resources. Sessions that acquire their locks in one such call, and hold no lock from an earlier call, never deadlock with each other';
 
 CREATE FUNCTION redlock_try_all(resources text[],
                                 ttl interval DEFAULT NULL,
@@ -72,28 +72,28 @@ RETURNS boolean
 AS 'MODULE_PATHNAME', 'redlock_try_all'
 LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
 COMMENT ON FUNCTION redlock_try_all(text[], interval, redlock_scope, interval, interval, interval, text, interval) IS
-'Acquires the distributed locks on up to 64 resources if all of them are free, or get free within "wait" (zero by default; NULL: as long as it takes), and returns true; returns false, and acquires none, if another session holds one of the locks, or asked for one before';
+'Acquires the distributed locks on up to 64 resources if all locks are free, or get free within "wait" (zero by default; NULL: without end), and returns true; returns false, and acquires no lock, if another session holds one of the locks or asked first';
 
 CREATE FUNCTION redlock_release(resource text)
 RETURNS boolean
 AS 'MODULE_PATHNAME', 'redlock_release'
 LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
 COMMENT ON FUNCTION redlock_release(text) IS
-'Gives back one acquisition of a resource at session or call scope, at once; returns whether the lease was valid until now. Call it after the commit of the work. Transaction-scope locks are released by the end of the transaction only';
+'Releases one acquisition of a resource at session or call scope, at once; returns whether the lease was valid until now. Call it after the commit of the work. The end of the transaction releases locks of transaction scope';
 
 CREATE FUNCTION redlock_release_all()
 RETURNS bigint
 AS 'MODULE_PATHNAME', 'redlock_release_all'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION redlock_release_all() IS
-'Gives back all acquisitions of this session at session or call scope, at once; returns how many there were';
+'Releases all acquisitions of this session at session or call scope, at once; returns their number';
 
 CREATE FUNCTION redlock_release_idle()
 RETURNS bigint
 AS 'MODULE_PATHNAME', 'redlock_release_idle'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION redlock_release_idle() IS
-'Gives up, at once, all locks that this server keeps by keep_idle and that no session holds; returns how many there were. For operators';
+'Releases, at once, all idle locks that this server keeps by keep_idle; returns their number. For operators';
 REVOKE EXECUTE ON FUNCTION redlock_release_idle() FROM PUBLIC;
 
 CREATE FUNCTION redlock_check(resource text)
@@ -101,42 +101,42 @@ RETURNS interval
 AS 'MODULE_PATHNAME', 'redlock_check'
 LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
 COMMENT ON FUNCTION redlock_check(text) IS
-'Returns how long the lease of the lock that this session holds on a resource is valid if it is not renewed again; it is an error if the session does not hold the lock, or if the lease was lost';
+'Returns how long the lease of a lock of this session is valid without another renewal; fails if the session does not hold the lock, or if the lease was lost';
 
 CREATE FUNCTION redlock_release(resource text, token bigint)
 RETURNS boolean
 AS 'MODULE_PATHNAME', 'redlock_release_detached'
 LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
 COMMENT ON FUNCTION redlock_release(text, bigint) IS
-'Releases a detached lock of this server, at once, from any session whose role has the privileges of the role that acquired it; returns whether the lease was valid until now. Call it after the commit of the work';
+'Releases a detached lock of this server, at once, from any session with the privileges of the role that acquired the lock; returns whether the lease was valid until now. Call it after the commit of the work';
 
 CREATE FUNCTION redlock_check(resource text, token bigint)
 RETURNS interval
 AS 'MODULE_PATHNAME', 'redlock_check_detached'
 LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
 COMMENT ON FUNCTION redlock_check(text, bigint) IS
-'Returns how long the lease of a detached lock of this server is valid if it is not renewed again; it is an error if there is no such lock';
+'Returns how long the lease of a detached lock of this server is valid without another renewal; fails if there is no such lock';
 
 CREATE FUNCTION redlock_extend(resource text, token bigint, hold_at_most interval)
 RETURNS timestamptz
 AS 'MODULE_PATHNAME', 'redlock_extend'
 LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
 COMMENT ON FUNCTION redlock_extend(text, bigint, interval) IS
-'Lets a detached lock of this server be held for "hold_at_most" from now, unless it may be held for longer already; returns until when it may be held';
+'Extends a detached lock of this server to "hold_at_most" from now, unless the lock may be held for longer already; returns the end of hold_at_most';
 
 CREATE FUNCTION redlock_attach(resource text, token bigint)
 RETURNS void
 AS 'MODULE_PATHNAME', 'redlock_attach'
 LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
 COMMENT ON FUNCTION redlock_attach(text, bigint) IS
-'Makes this transaction rely on a detached lock of this server: it commits only if the lease is valid then, and redlock_check, redlock_token and redlock_fence work as for a lock of its own';
+'Makes this transaction rely on a detached lock of this server: the transaction commits only if the lease is valid then, and redlock_check, redlock_token and redlock_fence work as for a lock of the session';
 
 CREATE FUNCTION redlock_token(resource text)
 RETURNS bigint
 AS 'MODULE_PATHNAME', 'redlock_token'
 LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
 COMMENT ON FUNCTION redlock_token(text) IS
-'Returns the fencing token of the lock that this session holds on a resource, or NULL if it holds none. It does not tell whether the lease is still valid: see redlock_check';
+'Returns the fencing token of a lock of this session, or NULL if the session does not hold the lock. See redlock_check for whether the lease is still valid';
 
 --
 -- The fence
@@ -148,13 +148,13 @@ CREATE TABLE redlock_fences (
     passed_at timestamptz NOT NULL
 ) WITH (fillfactor = 50); -- room for updates in place: they touch no index
 COMMENT ON TABLE redlock_fences IS
-'For each resource the largest fencing token that a transaction has recorded and committed in this database. To admit smaller ones, set the token to 0, and delete the rows of redlock_shared_fences; don''t delete the row';
+'For each resource the largest fencing token that a transaction has recorded and committed in this database. To admit smaller tokens, set the token to 0, and delete the rows of redlock_shared_fences; don''t delete the row';
 COMMENT ON COLUMN redlock_fences.resource IS
-'Name of the lock; of a permit with U+0001 and its number behind it';
+'Name of the lock; for a permit with U+0001 and the number of the permit at the end';
 COMMENT ON COLUMN redlock_fences.token IS
-'The largest';
+'Largest recorded token';
 COMMENT ON COLUMN redlock_fences.passed_at IS
-'When it was recorded';
+'Time of the record';
 GRANT SELECT ON redlock_fences TO PUBLIC;
 
 -- A publication FOR ALL TABLES takes the table along.  Rows that arrive by it at a
@@ -179,15 +179,15 @@ CREATE TABLE redlock_shared_fences (
 );
 CREATE INDEX redlock_shared_fences_resource ON redlock_shared_fences (resource, token);
 COMMENT ON TABLE redlock_shared_fences IS
-'Fencing tokens of shared locks that transactions have recorded and committed in this database since the last exclusive holder, or since a newer shared one. The largest of a resource counts';
+'Fencing tokens of shared locks that transactions have recorded and committed in this database since the last exclusive holder, or since a newer reader. The largest token of a resource counts';
 COMMENT ON COLUMN redlock_shared_fences.id IS
 'Random: rows of several servers may meet by replication';
 COMMENT ON COLUMN redlock_shared_fences.resource IS
 'Name of the lock';
 COMMENT ON COLUMN redlock_shared_fences.token IS
-'That of the sessions that shared the lock';
+'Token of the sessions that shared the lock';
 COMMENT ON COLUMN redlock_shared_fences.passed_at IS
-'When it was recorded';
+'Time of the record';
 GRANT SELECT ON redlock_shared_fences TO PUBLIC;
 
 CREATE FUNCTION redlock_shared_fences_merge()
@@ -195,7 +195,7 @@ RETURNS trigger
 AS 'MODULE_PATHNAME', 'redlock_shared_fences_merge'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION redlock_shared_fences_merge() IS
-'Trigger of redlock_shared_fences for rows that logical replication brings: those that say nothing newer are not written';
+'Trigger of redlock_shared_fences for rows that logical replication brings: rows without newer information are not written';
 REVOKE EXECUTE ON FUNCTION redlock_shared_fences_merge() FROM PUBLIC;
 CREATE TRIGGER redlock_shared_fences_merge BEFORE INSERT ON redlock_shared_fences
     FOR EACH ROW EXECUTE FUNCTION redlock_shared_fences_merge();
@@ -208,7 +208,7 @@ AS 'MODULE_PATHNAME', 'redlock_fence'
 LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp;
 COMMENT ON FUNCTION redlock_fence(text) IS
-'Records the fencing token of the lock that this session holds on a resource, in this transaction, and returns it; it is an error (40001) if a newer holder has done so already. Call it in a statement of its own, before the work';
+'Records the fencing token of a lock of this session, in this transaction, and returns the token; fails (40001) if a newer holder has recorded a token. Call it in a statement of its own, before the work';
 
 CREATE PROCEDURE redlock_run(resource text, command text,
                              wait interval DEFAULT '0',
@@ -223,7 +223,7 @@ CREATE PROCEDURE redlock_run(resource text, command text,
 AS 'MODULE_PATHNAME', 'redlock_run_0_2'
 LANGUAGE C;
 COMMENT ON PROCEDURE redlock_run(text, text, interval, interval, interval, interval, interval, boolean, boolean, text, integer) IS
-'Runs an SQL command under the distributed lock on a resource, or skips it with a notice if another session holds the lock for longer than "wait"; the command may be a CALL that commits. With "fence" the fencing token is recorded before it, and before each of its commits that wrote. With "record" the table redlock_runs tells what became of it';
+'Runs an SQL command under the distributed lock on a resource, or skips the command with a notice if another session holds the lock for longer than "wait"; the command may be a CALL that commits. With "fence" the fencing token is recorded before the command, and before each of its commits that wrote. With "record" the table redlock_runs has a row of the run';
 
 CREATE PROCEDURE redlock_lock(resource text,
                               wait interval DEFAULT NULL,
@@ -237,7 +237,7 @@ CREATE PROCEDURE redlock_lock(resource text,
 AS 'MODULE_PATHNAME', 'redlock_lock'
 LANGUAGE C;
 COMMENT ON PROCEDURE redlock_lock(text, interval, interval, redlock_scope, interval, interval, interval, text, integer) IS
-'Acquires the distributed lock on a resource at session or call scope, as redlock_acquire does; redlock_token tells the token. Outside of a transaction block it waits without a snapshot, so that VACUUM and CREATE INDEX CONCURRENTLY need not wait for it';
+'Acquires the distributed lock on a resource at session or call scope, as redlock_acquire does; redlock_token returns the token. Outside of a transaction block the call waits without a snapshot, so that VACUUM and CREATE INDEX CONCURRENTLY need not wait for the call';
 
 --
 -- Runs of jobs
@@ -263,37 +263,37 @@ CREATE TABLE redlock_runs (
 CREATE INDEX redlock_runs_started ON redlock_runs (started);
 CREATE INDEX redlock_runs_running ON redlock_runs (server) WHERE status = 'running';
 COMMENT ON TABLE redlock_runs IS
-'What became of each CALL redlock_run(..., record => true) in this database. Rows that began longer ago than redlock.runs_keep are deleted when other runs are recorded. Each role sees its own';
+'Runs of CALL redlock_run(..., record => true) in this database. Recording a run deletes rows of runs that began longer ago than redlock.runs_keep. Each role sees its own runs';
 COMMENT ON COLUMN redlock_runs.id IS
 'Random: rows of several servers may meet by replication';
 COMMENT ON COLUMN redlock_runs.resource IS
 'Name of the lock';
 COMMENT ON COLUMN redlock_runs.database IS
-'In which it ran';
+'Database of the run';
 COMMENT ON COLUMN redlock_runs.role IS
-'The role that called, which sees the row';
+'Role of the caller, which sees the row';
 COMMENT ON COLUMN redlock_runs.started IS
-'By the clock of the server, after the wait for the lock; of a run that failed before it had begun, the time of the call';
+'By the clock of the server, after the wait for the lock; if the run failed before its start, the time of the call';
 COMMENT ON COLUMN redlock_runs.ended IS
-'Null while it runs, and where nobody knows when it ended';
+'Null while running, or if unknown';
 COMMENT ON COLUMN redlock_runs.command IS
-'Its first kilobyte';
+'First kilobyte of the command';
 COMMENT ON COLUMN redlock_runs.host IS
 'cluster_name of the server, or the name of its machine';
 COMMENT ON COLUMN redlock_runs.token IS
-'The fencing token of the lock; null if the run was skipped, or failed before it had begun';
+'The fencing token of the lock; null if the run was skipped, or failed before its start';
 COMMENT ON COLUMN redlock_runs.pid IS
 'Process of the session';
 COMMENT ON COLUMN redlock_runs.server IS
 'System identifier of the server''s data directory; a standby and a copy have the same';
 COMMENT ON COLUMN redlock_runs.host_id IS
-'That of the server in redlock_hosts: another each time that the server starts';
+'Id of the server in redlock_hosts: new at each start of the server';
 COMMENT ON COLUMN redlock_runs.session IS
-'Random, for the life of the session: by it the server knows which runs tell nothing any more';
+'Random, for the life of the session: tells the server which runs can no longer report their end';
 COMMENT ON COLUMN redlock_runs.status IS
-'running; succeeded; failed (see message); skipped (another session held the lock or asked for it, or it was kept by hold_at_least); lost (it failed, and its session knew that its lock had been lost)';
+'running; succeeded; failed (see message); skipped (another session held the lock or asked first, or hold_at_least kept the lock); lost (the run failed, and its session knew of the loss of the lock)';
 COMMENT ON COLUMN redlock_runs.message IS
-'The error of a run that failed; of a lost one, also why the lock was lost; of a skipped one, which session had the lock';
+'Error of a failed run; of a lost run also the reason of the loss; of a skipped run the holder of the lock';
 ALTER TABLE redlock_runs ENABLE ROW LEVEL SECURITY;
 CREATE POLICY redlock_runs_own ON redlock_runs FOR SELECT USING (role = CURRENT_USER);
 GRANT SELECT ON redlock_runs TO PUBLIC;
@@ -304,7 +304,7 @@ RETURNS trigger
 AS 'MODULE_PATHNAME', 'redlock_runs_merge'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION redlock_runs_merge() IS
-'Trigger of redlock_runs for rows that logical replication brings: those that say nothing newer are not written';
+'Trigger of redlock_runs for rows that logical replication brings: rows without newer information are not written';
 REVOKE EXECUTE ON FUNCTION redlock_runs_merge() FROM PUBLIC;
 CREATE TRIGGER redlock_runs_merge BEFORE INSERT OR UPDATE ON redlock_runs
     FOR EACH ROW EXECUTE FUNCTION redlock_runs_merge();
@@ -350,7 +350,7 @@ RETURNS SETOF record
 AS 'MODULE_PATHNAME', 'redlock_host_rows'
 LANGUAGE C VOLATILE PARALLEL RESTRICTED;
 COMMENT ON FUNCTION redlock_host_rows() IS
-'The servers that share the nodes, as these know them; read it through the view redlock_hosts';
+'The servers that share the nodes, as the nodes know them; read it through the view redlock_hosts';
 
 CREATE FUNCTION redlock_counter_row(OUT granted bigint, OUT refused bigint,
                                      OUT unreachable bigint, OUT renewed bigint,
@@ -372,21 +372,21 @@ RETURNS SETOF record
 AS 'MODULE_PATHNAME', 'redlock_node_list_rows'
 LANGUAGE C VOLATILE PARALLEL RESTRICTED;
 COMMENT ON FUNCTION redlock_node_list_rows() IS
-'Which lists the nodes are in, and how full they are; read it through the view redlock_nodes';
+'Lists and memory of the nodes; read it through the view redlock_nodes';
 
 CREATE FUNCTION redlock_role_rows(OUT role oid, OUT new_names bigint, OUT refused bigint)
 RETURNS SETOF record
 AS 'MODULE_PATHNAME', 'redlock_role_rows'
 LANGUAGE C VOLATILE PARALLEL RESTRICTED;
 COMMENT ON FUNCTION redlock_role_rows() IS
-'How many new names of locks each role has brought in; read it through the view redlock_roles';
+'Number of new names of locks of each role; read it through the view redlock_roles';
 
 CREATE FUNCTION redlock_unsettled_row(OUT unsettled integer, OUT kept_until timestamptz)
 RETURNS record
 AS 'MODULE_PATHNAME', 'redlock_unsettled_row'
 LANGUAGE C VOLATILE PARALLEL RESTRICTED;
 COMMENT ON FUNCTION redlock_unsettled_row() IS
-'What does not yet rest on the lists of nodes in force; read it through the view redlock_stats';
+'Leases and keys that are not on all lists of nodes in force; read it through the view redlock_stats';
 
 CREATE VIEW redlock_locks AS
     -- a shared lock has a row for each session that shares it, or one if no session does
@@ -411,35 +411,35 @@ CREATE VIEW redlock_locks AS
                                  WHERE reader.gate_classid = g.classid
                                    AND reader.gate_objid = g.objid AND reader.pid = g.pid)));
 COMMENT ON VIEW redlock_locks IS
-'Locks that sessions of this server hold, have lost, or wait for, and those that it keeps for them, or that are detached';
+'Locks that sessions of this server hold, have lost, or wait for, and idle and detached locks of this server';
 COMMENT ON COLUMN redlock_locks.resource IS
 'Name of the lock';
 COMMENT ON COLUMN redlock_locks.scope IS
-'The widest at which it is held: session, call or transaction; or detached; null while queued or idle, or shared';
+'Widest scope of the holder: session, call or transaction; or detached; null while queued or idle, or shared';
 COMMENT ON COLUMN redlock_locks.pid IS
-'Process of the session; null while idle, and of a detached lock';
+'Process of the session; null of idle and detached locks';
 COMMENT ON COLUMN redlock_locks.database IS
-'Database of the session, or of that which acquired the detached lock; null while queued or idle, or shared';
+'Database of the session, or of the session that acquired the detached lock; null while queued or idle, or shared';
 COMMENT ON COLUMN redlock_locks.ttl IS
-'For how long each renewal makes it last';
+'Validity that each renewal gives to the lease';
 COMMENT ON COLUMN redlock_locks.state IS
-'held; idle (nobody holds it, but this server keeps it by keep_idle for its next session); waiting (asking the nodes, or another host holds it); queued (another session of this server is ahead, or it waits to share a lock that another host wants for itself); lost (validity ran out, and its session has not yet released it); releasing (released, its keys are being deleted)';
+'held; idle (no holder, but kept by this server for its next session, by keep_idle); waiting (the server asks the nodes, or another host holds the lock); queued (another session of this server is ahead, or a reader waits for a writer of another host); lost (the validity has ended, and the session has not yet released the lock); releasing (released, the broker deletes the keys)';
 COMMENT ON COLUMN redlock_locks.since IS
-'When it was asked for, granted, or left idle; null of a session that is the first to wait for a detached lock, or waits until another has been told that it may share it';
+'Start of the wait, of the hold or of the idle time; null of the first waiter for a detached lock, and of a reader behind a reader''s request';
 COMMENT ON COLUMN redlock_locks.token IS
 'The fencing token that redlock_acquire returned';
 COMMENT ON COLUMN redlock_locks.valid_for IS
-'Validity left if the lease were not renewed again';
+'Validity left without another renewal';
 COMMENT ON COLUMN redlock_locks.held_by IS
-'While waiting: the session that holds the lock elsewhere, as it described itself';
+'While waiting: the holder on another server, as the holder described itself';
 COMMENT ON COLUMN redlock_locks.role IS
-'Role that acquired it; a detached lock belongs to it. Null while queued or idle, or shared';
+'Role of the session, or the role to which the detached lock belongs; null while queued or idle, or shared';
 COMMENT ON COLUMN redlock_locks.until IS
-'When its hold_at_most ends, or, if it is idle, its keep_idle; null if there is no such end, or it is not held';
+'End of hold_at_most, or of keep_idle while idle; null without such an end, or if not held';
 COMMENT ON COLUMN redlock_locks.permit IS
-'Which permit it is, of a lock that was asked for with permits; null of others, and of a session that waits for any permit';
+'Number of the permit, of a lock with permits; null of other locks, and while waiting for any permit';
 COMMENT ON COLUMN redlock_locks.mode IS
-'exclusive or shared. A shared lock that is held has a row for each session of this server that shares it';
+'exclusive or shared. A held shared lock has a row for each reader of this server';
 
 CREATE VIEW redlock_nodes AS
     SELECT n.node, n.state, n.last_error, n.last_error_at, n.rtt_us, n.votes_yes, n.votes_no,
@@ -452,43 +452,43 @@ COMMENT ON VIEW redlock_nodes IS
 COMMENT ON COLUMN redlock_nodes.node IS
 'Address, without user and password';
 COMMENT ON COLUMN redlock_nodes.last_error IS
-'Why it is not ready, or what its last error was; stays when it is ready again, but for the reason of a quarantine';
+'Why the node is not ready, or its last error; stays when the node is ready again, except for the reason of a quarantine';
 COMMENT ON COLUMN redlock_nodes.votes_yes IS
-'Acquires, writings of their tokens, and renewals that it granted';
+'Acquires, writings of their tokens, and renewals that the node granted';
 COMMENT ON COLUMN redlock_nodes.votes_no IS
-'Those that it refused, since another holds the lock';
+'Requests that the node refused, since another session holds the lock';
 COMMENT ON COLUMN redlock_nodes.votes_error IS
-'Those that were errors, or had no answer in time';
+'Requests that ended in an error, or had no answer in time';
 COMMENT ON COLUMN redlock_nodes.since IS
-'When its state began';
+'Start of the state';
 COMMENT ON COLUMN redlock_nodes.state IS
-'ready; resolving or connecting; quarantined (answers, but does not vote for new locks until its quarantine ends); backing off (will reconnect by itself); refused (answers, but must not vote: see last_error); leaving (no longer in redlock.nodes or redlock.nodes_next, but some lease was granted by it)';
+'ready; resolving or connecting; quarantined (answers, but does not vote for new locks until the quarantine ends); backing off (the broker will reconnect); refused (answers, but must not vote: see last_error); leaving (no longer in redlock.nodes or redlock.nodes_next, but granted some lease)';
 COMMENT ON COLUMN redlock_nodes.last_error_at IS
-'Time of last_error, of the last one if it was repeated; earlier than "since" if the node has come back';
+'Latest time of last_error; earlier than "since" if the node has come back';
 COMMENT ON COLUMN redlock_nodes.quarantine IS
-'Why the node may have forgotten leases, or may throw them away; null if it is not in quarantine';
+'Why the node may have forgotten leases, or may throw leases away; null without a quarantine';
 COMMENT ON COLUMN redlock_nodes.quarantined_for IS
-'Time until the node votes for new locks again; null if it is not in quarantine, or stays there until its maxmemory-policy is noeviction';
+'Time until the node votes for new locks again; null without a quarantine, or if the quarantine lasts until maxmemory-policy is noeviction';
 COMMENT ON COLUMN redlock_nodes.rtt_us IS
-'Time from the sending of a command to its reply, in microseconds; smoothed over the last ten or so';
+'Time from a command to its reply, in microseconds; smoothed over the last ten or so replies';
 COMMENT ON COLUMN redlock_nodes.list IS
-'now: in redlock.nodes; next: in redlock.nodes_next; both; or leaving: in neither any more, but some lease was granted by it';
+'now: in redlock.nodes; next: in redlock.nodes_next; both; or leaving: no longer in a list, but granted some lease';
 COMMENT ON COLUMN redlock_nodes.memory_used IS
-'Bytes of memory that the node uses, looked at every 5 seconds; null: it does not tell';
+'Bytes of memory that the node uses, every 5 seconds; null if the node does not tell';
 COMMENT ON COLUMN redlock_nodes.memory_limit IS
-'maxmemory of the node; null: it has no limit, or does not tell';
+'maxmemory of the node; null without a limit, or if the node does not tell';
 
 CREATE VIEW redlock_roles AS
     SELECT pg_catalog.pg_get_userbyid(n.role) AS role, n.new_names, n.refused
       FROM redlock_role_rows() n;
 COMMENT ON VIEW redlock_roles IS
-'How many names of locks that were new to this server each role has brought in';
+'Number of names of locks new to this server, by the role that used them first';
 COMMENT ON COLUMN redlock_roles.role IS
-'Role of the sessions; at most 128 roles, those that brought in most';
+'Role of the sessions; at most the 128 roles with most new names';
 COMMENT ON COLUMN redlock_roles.new_names IS
 'New names, and new rows of redlock_fences, within the last hour';
 COMMENT ON COLUMN redlock_roles.refused IS
-'Calls that were refused by redlock.max_new_names_per_hour, since the server started';
+'Calls that redlock.max_new_names_per_hour refused since the server started';
 
 CREATE VIEW redlock_hosts AS
     SELECT h.name, h.host_id, h.version, h.postgres, h.prefix, h.leases, h.since, h.last_seen, h.nodes,
@@ -496,37 +496,37 @@ CREATE VIEW redlock_hosts AS
            count(*) OVER (PARTITION BY h.name) > 1 AS same_name
       FROM redlock_host_rows() h;
 COMMENT ON VIEW redlock_hosts IS
-'The servers that share the nodes, as these know them; read from a majority of the nodes, or it is an error';
+'The servers that share the nodes, as a majority of the nodes knows them; fails without a majority';
 COMMENT ON COLUMN redlock_hosts.name IS
 'cluster_name of the server, or the name of its machine';
 COMMENT ON COLUMN redlock_hosts.host_id IS
-'Random, for the life of the server''s shared memory; it stands in the values of its locks';
+'Random, for the life of the server''s shared memory; part of the values of the server''s locks';
 COMMENT ON COLUMN redlock_hosts.version IS
-'Of redlock_pg';
+'Version of redlock_pg';
 COMMENT ON COLUMN redlock_hosts.postgres IS
 'Version of PostgreSQL';
 COMMENT ON COLUMN redlock_hosts.prefix IS
-'redlock.key_prefix: servers with different ones share no locks';
+'redlock.key_prefix: servers with different prefixes share no locks';
 COMMENT ON COLUMN redlock_hosts.leases IS
-'Locks that it holds, keeps idle, or asks for, at last_seen';
+'Locks that the server held, kept idle, or asked for, at last_seen';
 COMMENT ON COLUMN redlock_hosts.since IS
-'About when its shared memory was made; what changes then for certain is host_id';
+'Approximate start of the server''s shared memory; a new start changes host_id';
 COMMENT ON COLUMN redlock_hosts.last_seen IS
-'When it last told a node that it is there, by the clock of that node; a server that has not done so for 45 seconds is left out';
+'Time of the server''s last entry at a node, by the clock of the node; a server without an entry for 45 seconds is left out';
 COMMENT ON COLUMN redlock_hosts.nodes IS
-'How many nodes of this server know it';
+'Number of this server''s nodes that know the listed server';
 COMMENT ON COLUMN redlock_hosts.settled IS
-'All its leases are on all its lists of nodes, and a majority of each list answers it; redlock.nodes_next of this server, if it has one, is among the lists';
+'All leases of the server are on all its lists of nodes, and a majority of each list answers; redlock.nodes_next of the server that shows this view, if set, is among the lists';
 COMMENT ON COLUMN redlock_hosts.agrees IS
-'False: it and this server could get one lock at the same time; null: it has another prefix';
+'False: the listed server and this server could get one lock at the same time; null: another prefix';
 COMMENT ON COLUMN redlock_hosts.disagreement IS
-'In what they differ, and what to change; null unless agrees is false';
+'The difference, and what to change; null unless agrees is false';
 COMMENT ON COLUMN redlock_hosts.self IS
-'It is this server';
+'True for this server';
 COMMENT ON COLUMN redlock_hosts.standing IS
-'takes: it takes new locks; asks: it is about to, when no other host disagrees; refuses: it takes none, since another host disagrees; holds: the same, and it still holds some; warns: it takes locks whatever others say, by redlock.on_disagreement';
+'takes: takes new locks; asks: will take locks after a look at the other hosts; refuses: takes no locks, because of a conflict; holds: refuses, but still holds some locks; warns: takes locks in spite of conflicts, by redlock.on_disagreement';
 COMMENT ON COLUMN redlock_hosts.step IS
-'on: it is about to leave redlock.nodes for redlock.nodes_next; back: the other way; null: neither';
+'on: about to leave redlock.nodes for redlock.nodes_next; back: the other way; else null';
 COMMENT ON COLUMN redlock_hosts.same_name IS
 'Another server of this list has the same name';
 
@@ -538,13 +538,13 @@ CREATE VIEW redlock_stats AS
 COMMENT ON VIEW redlock_stats IS
 'What the broker of this server counted since the server started';
 COMMENT ON COLUMN redlock_stats.locks IS
-'Locks that are held, idle, lost and not yet released, or asked for: at most max_locks';
+'Locks held, idle, lost and not yet released, or asked for: at most max_locks';
 COMMENT ON COLUMN redlock_stats.max_locks IS
-'redlock.max_locks, as it was when the server started';
+'Limit of locks: redlock.max_locks at the start of the server, or half of PostgreSQL''s lock table if smaller';
 COMMENT ON COLUMN redlock_stats.releasing IS
-'Locks that were released, which some node has not yet acknowledged; these do not count towards max_locks';
+'Released locks that some node has not yet acknowledged; these locks do not count towards max_locks';
 COMMENT ON COLUMN redlock_stats.broker_pid IS
-'Process that talks to the nodes; null if it is not running';
+'Process that talks to the nodes; null if none is running';
 COMMENT ON COLUMN redlock_stats.granted IS
 'Leases granted by the nodes';
 COMMENT ON COLUMN redlock_stats.refused IS
@@ -556,21 +556,21 @@ COMMENT ON COLUMN redlock_stats.renewed IS
 COMMENT ON COLUMN redlock_stats.unrenewed IS
 'Rounds of renewals that failed; tried again while the lease is valid';
 COMMENT ON COLUMN redlock_stats.lost IS
-'Leases lost, those included that ended by hold_at_most, but for detached ones';
+'Leases lost, also by hold_at_most; without detached locks that ended by hold_at_most';
 COMMENT ON COLUMN redlock_stats.released IS
-'Leases released, and requests given up';
+'Leases released, and requests cancelled';
 COMMENT ON COLUMN redlock_stats.handed_over IS
-'Times that a session took a lease over from another session of this server';
+'Hand-overs between sessions of this server';
 COMMENT ON COLUMN redlock_stats.woken IS
-'Times that a session that waits here was told of a release on another server';
+'Releases on other servers that woke a waiter of this server';
 COMMENT ON COLUMN redlock_stats.taken_idle IS
-'Times that a session took a lock that this server kept by keep_idle, without asking the nodes; not counted in granted';
+'Idle locks that a session of this server took without asking the nodes; not counted in granted';
 COMMENT ON COLUMN redlock_stats.recalled IS
-'Idle locks that this server gave up since another server wanted them';
+'Idle locks released for another server';
 COMMENT ON COLUMN redlock_stats.unsettled IS
-'Leases that do not yet rest on a majority of each list of nodes; null while what redlock.nodes and redlock.nodes_next say is not in force';
+'Leases without a majority of each list of nodes in force; null while changed lists are not yet in force';
 COMMENT ON COLUMN redlock_stats.kept_until IS
-'Until then keys may be kept by hold_at_least, after a release, at the nodes of another list alone; null: there are none';
+'End of keys that hold_at_least keeps after a release only at nodes of another list; null if there are none';
 
 -- The functions too, whatever the default privileges: to call a function in a view, the
 -- role that reads the view needs the right, not the view's owner.

@@ -1,10 +1,10 @@
 /*
  * client.h
- *		What floor.c and sql_client.c share with each other, and with the programs
- *		under peers/: the arguments, and the line of JSON with the figures.
+ *		Shared by floor.c, sql_client.c and the programs under peers/: the
+ *		arguments, and the line of JSON with the figures.
  *
- * Counting begins after --warmup seconds and ends --seconds later; whatever
- * ends outside of that time does not count.
+ * Counting begins after --warmup seconds and ends --seconds later.  Operations
+ * that end outside of this time do not count.
  */
 #ifndef BENCH_CLIENT_H
 #define BENCH_CLIENT_H
@@ -45,7 +45,7 @@ static samples acquires, pairs;
 static long pairs_of[CLIENTS_MAX];
 static long errors;
 static char first_error[256];
-static int64_t from_ns, until_ns; /* what ends between them counts */
+static int64_t from_ns, until_ns; /* operations that end between them count */
 
 static int64_t
 now_ns(void)
@@ -115,7 +115,7 @@ read_options(int argc, char **argv)
 		fail("--clients", "out of bounds");
 }
 
-/* To be called when all is connected. */
+/* Must be called when all connections are open. */
 static void
 begin_counting(void)
 {

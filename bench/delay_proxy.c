@@ -4,10 +4,10 @@
  *
  *	 delay_proxy DELAY_US LISTEN_PORT:TARGET_PORT ...
  *
- * Stands in for a network link where the kernel has no netem.  What is read at
- * one moment is written DELAY_US later, in order; throughput is not limited, so
- * a link with it has a round-trip time of twice the delay, and a bit.  Ends with
- * SIGTERM.
+ * Stands in for a network link where the kernel has no netem.  The proxy
+ * writes data DELAY_US after reading them, in order, without a limit of
+ * throughput.  A link has a round-trip time of twice the delay, and a bit.
+ * Ends with SIGTERM.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>

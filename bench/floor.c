@@ -1,19 +1,18 @@
 /*
  * floor.c
- *		The physical limit: as little client as a correct Redlock client can be.
+ *		The physical limit: the smallest client that is a correct Redlock
+ *		client.
  *
  *	 floor --nodes HOST:PORT,... --clients N --keys own|one --seconds S ...
  *
  * One thread, one connection to each node, N logical clients.  An acquire asks
- * all nodes at once and is granted when a majority has said yes.  A release is
- * sent behind it on each connection and not waited for.  All commands of one
- * turn of the loop to a node are one write; so with many clients they are
- * pipelined, as far as nodes and kernel allow.  There is no retry, no timeout,
- * no validity and no renewal.
+ * all nodes at once and is granted by a majority.  The release follows on each
+ * connection, without a wait.  All commands of one turn of the loop to a node
+ * are one write, so many clients pipeline as far as nodes and kernel allow.
+ * There is no retry, no timeout, no validity and no renewal.
  *
- * With one key the clients queue, and the release of one leaves in the same
- * write as the acquire of the next: that is the limit for whoever asks the nodes
- * each time.
+ * With one key the clients queue, and a release leaves in the same write as
+ * the next acquire: the limit for clients with a round trip for each lock.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -27,7 +26,7 @@
 #include "client.h"
 
 #define NODES_MAX 15
-#define BUFFER_SIZE (1 << 20) /* a node that leaves more unread is given up */
+#define BUFFER_SIZE (1 << 20) /* a node that leaves more unread is dropped */
 #define COMMAND_MAX 256
 #define AWAITED_MAX (1 << 16) /* a power of two */
 #define RELEASE (-1)
@@ -37,7 +36,7 @@
 
 typedef struct node
 {
-	int fd; /* -1: given up */
+	int fd; /* -1: dropped */
 	char *out;
 	size_t out_len;
 	char in[65536];
@@ -46,7 +45,7 @@ typedef struct node
 	{
 		int client; /* or RELEASE */
 		uint32_t attempt;
-	} awaited[AWAITED_MAX]; /* what replies will come, in order */
+	} awaited[AWAITED_MAX]; /* the expected replies, in order */
 	uint32_t first, end;
 } node;
 
@@ -143,7 +142,9 @@ acquire(int index)
 	send_to_all(index, false);
 }
 
-/* The round is decided: gives back, and asks again or lets the next ask. */
+/*
+ * The round is decided: releases, and asks again or lets the next client ask.
+ */
 static void
 decided(int index, bool granted)
 {

@@ -1,11 +1,11 @@
-"""bench/gone.py: what it costs the others that the host whose turn is next does not come
+"""bench/gone.py: the cost for all hosts when the host whose turn is next does not come
 
 Hosts with four sessions each take one lock again and again, for HOLD_MS each time.  The
-messages of releases tell whose turn is next.  When one has told that a host takes its
-turn, all processes of the one behind that are stopped (SIGSTOP) or killed (SIGKILL).  The
-figure is the longest time between two commits in the second that follows, of all hosts,
-beside the longest in the second before.  A host that has the lock all the same was asking
-already: that time is not counted.
+messages of releases name the next hosts.  When a message gives the turn to a host, this
+program stops (SIGSTOP) or kills (SIGKILL) all processes of the host behind.  The figure is
+the longest time between two commits of all hosts in the next second, beside the longest in
+the second before.  If the stopped host has the lock all the same, its request was already
+sent, and the time is not counted.
 """
 
 import glob
@@ -20,12 +20,12 @@ from rig import Missing, WAIT_S, wait_until
 KEY = "gone"
 HOLD_MS = 5
 SETTLE_S = 2  # the hosts begin, and find an order
-CALM_S = 1  # is measured before and after
+CALM_S = 1  # measured before and after
 KINDS = {"stopped": signal.SIGSTOP, "killed": signal.SIGKILL}
 
 
 class Releases:
-    """What releases of the lock tell: the hosts that wait, in order."""
+    """The messages of releases: the waiting hosts, in order."""
 
     def __init__(self, port):
         self.connection = socket.create_connection(("127.0.0.1", port), WAIT_S)
@@ -42,7 +42,7 @@ class Releases:
         return words[-1]
 
     def hosts(self):
-        """Of the next release."""
+        """The hosts that the next release names."""
         return [word.decode() for word in self.next_message().split(b"\0")[2:-1:2]]
 
     def close(self):
@@ -73,7 +73,7 @@ def load(rig, hosts, seconds):
 
 
 def commits(rig):
-    """When, of all hosts."""
+    """Times of the commits of all hosts."""
     at = []
     for name in glob.glob(f"{rig.tmp}/gone.*.[0-9]*"):
         with open(name) as f:
@@ -90,7 +90,7 @@ def longest_gap_ms(at, begin, end):
 
 
 def once(rig, hosts, kind):
-    """The longest gaps before and after, in ms; or None, if that host had the lock."""
+    """The longest gaps before and after, in ms; None if the stopped host had the lock."""
     by_id = {host.sql("""SELECT host_id FROM redlock_hosts WHERE name = current_setting('cluster_name')
                           ORDER BY since DESC LIMIT 1"""): host for host in hosts}
     node = rig.nodes[0]
@@ -110,7 +110,7 @@ def once(rig, hosts, kind):
         pids = [int(f.readline())]
     stopped_at = time.time()
     try:
-        os.kill(pids[0], signal.SIGSTOP)  # it makes no others
+        os.kill(pids[0], signal.SIGSTOP)  # starts no children from now on
         pids += children(pids[0])
         for pid in pids:
             os.kill(pid, KINDS[kind])

@@ -1,16 +1,15 @@
-"""bench/pauses.py: what holders that are paused do to a counter
+"""bench/pauses.py: the effect of paused holders on a counter
 
-A try takes the lock, reads the counter, thinks, writes what it read plus one, and gives
-the lock back.  Two clients share a counter, one on each of two hosts.  In each round
-the one of host a gets the lock.  Then its sessions and its broker are stopped
-(SIGSTOP), the sessions at a random moment of the try, for longer than the lease is
-valid, and go on (SIGCONT); the client of host b makes its try meanwhile.  What was
-written without an error and is not in the counter is lost.  Many such pairs do that at
-the same time.
+A try takes the lock, reads the counter, thinks, writes the counter plus one, and releases
+the lock.  Two clients on two hosts share a counter.  In each round the client of host a
+gets the lock.  Then its sessions and its broker are stopped (SIGSTOP), the sessions at a
+random moment of the try, for longer than the lease is valid, and continued (SIGCONT).  The
+client of host b makes its try during the stop.  An update without an error that is missing
+in the counter is lost.  Many pairs of clients run at the same time.
 
-The lock is that of each host; the counters are in a database of host a.  `guarded`: on
-host a, the transaction that writes holds the lock.  Else another session holds it, as
-with a client of any lock service, or with data elsewhere.
+Each host locks through its own server; the counters are in a database of host a.
+`guarded`: on host a, the writing transaction holds the lock.  Else another session holds
+it, as with a client of any lock service, or with data elsewhere.
 """
 
 import os
@@ -29,7 +28,7 @@ TTL_S = 0.5
 THINK_S = 0.02
 SETUP = ("DROP TABLE IF EXISTS counter", "DELETE FROM redlock_fences",
          f"""CREATE TABLE counter AS SELECT id, 0 AS n, 0::bigint AS token FROM generate_series(1, {PAIRS}) id""")
-# for the host whose lock is not one of the server with the counter
+# for the host whose lock is on another server than the counter
 FENCE_OF_B = """INSERT INTO redlock_fences AS f VALUES ('{id}', {token}, clock_timestamp())
     ON CONFLICT (resource) DO UPDATE SET token = EXCLUDED.token, passed_at = EXCLUDED.passed_at
     WHERE f.token <= EXCLUDED.token RETURNING token"""
@@ -92,7 +91,7 @@ class Session:
         return "".join(out).strip()
 
     def row(self, sql):
-        """One that finds no row is refused, too."""
+        """Runs a statement.  A statement without a row is refused, too."""
         found = self.ask(sql)
         if found == "":
             raise Refused(sql)
@@ -104,7 +103,7 @@ class Session:
 
 
 class Client:
-    """Of one host: a session there, and one where the counter is."""
+    """A client of a host: a session there, and a session at the counter's server."""
 
     def __init__(self, kind, number, host, counter_host):
         self.kind = kind

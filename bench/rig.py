@@ -1,9 +1,9 @@
-"""bench/rig.py: the nodes and servers that bench/run has started, who contends
-on them, and how one contender is measured
+"""bench/rig.py: the nodes and servers of bench/run, the contenders, and the
+measurement of a contender
 
-A contender is a program that prints one line of JSON with its figures, like
-client.h.  What the nodes and the broker use meanwhile is read by a thread that
-looks at them five times a second.
+A contender is a program that prints a line of JSON with its figures, like
+client.h.  A thread reads the use of the nodes and of the broker five times a
+second.
 """
 
 import csv
@@ -23,7 +23,7 @@ SAMPLE_S = 0.2
 
 
 class Missing(Exception):
-    """Something could not be measured."""
+    """A figure could not be measured."""
 
 
 def wait_until(what, condition, timeout_s=WAIT_S):
@@ -46,7 +46,7 @@ def quantile(values, part):
 
 
 def jain(counts):
-    """1: all got the same; 1/n: one got everything."""
+    """Jain's index.  1: all got the same; 1/n: one of n got everything."""
     squares = sum(c * c for c in counts)
     return sum(counts) ** 2 / (len(counts) * squares) if squares else 0
 
@@ -61,7 +61,7 @@ class Node:
         self.connection = None
 
     def ask(self, command):
-        """Answer to a command whose reply is one line, or one text."""
+        """The answer to a command with a line or a text as its reply."""
         if self.connection is None:
             self.connection = socket.create_connection(("127.0.0.1", self.port), WAIT_S)
             self.replies = self.connection.makefile("rb")
@@ -72,7 +72,7 @@ class Node:
         return line
 
     def counters(self):
-        """Calls by command, our own left out, and how often it has read."""
+        """Calls by command, without our own, and the node's number of reads."""
         info = self.ask("INFO commandstats stats")
         calls = {name.split("|")[0]: 0 for name in re.findall(r"cmdstat_([\w|]+):", info)}
         for name, count in re.findall(r"cmdstat_([\w|]+):calls=(\d+)", info):
@@ -102,13 +102,13 @@ class Host:
         self.connection = ["-h", self.socket_dir, "-p", port]
 
     def psql(self, *arguments, **options):
-        """A psql that runs, for those that talk to it."""
+        """A running psql, for a dialogue."""
         return subprocess.Popen(
             ["psql", "-X", "-Atq", "-v", "ON_ERROR_STOP=1", *self.connection, "-d", "postgres", *arguments],
             text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, **options)
 
     def sql(self, *statements):
-        """Output of statements, each a transaction of its own in one session."""
+        """Output of statements in one session, each in its own transaction."""
         arguments = [word for s in statements for word in ("-c", s)]
         psql = self.psql(*arguments)
         out = psql.communicate()[0].strip()
@@ -123,7 +123,7 @@ class Host:
         wait_until(change, lambda: self.sql(f"SELECT {wanted} FROM pg_settings WHERE name = '{name}'") == "t")
 
     def wait_ready(self):
-        """All nodes take part.  One that has just started may have to wait for
+        """Waits until all nodes vote.  A new node may have to wait for
         redlock.max_ttl first."""
         wait_until(f"the nodes of host {self.name}", lambda: self.sql(
             "SELECT count(*) FROM redlock_nodes WHERE state = 'ready'") == str(len(self.node_ports)))
@@ -149,7 +149,7 @@ class Sampler(threading.Thread):
         self.nodes = nodes
         self.broker_pids = broker_pids
         self.samples = []
-        self.lock = threading.Lock()  # who asks nodes, or stops them
+        self.lock = threading.Lock()  # held while nodes are asked or stopped
         self.ended = threading.Event()
 
     def sample(self):
@@ -171,9 +171,9 @@ class Sampler(threading.Thread):
             self.ended.wait(SAMPLE_S)
 
     def used(self, seconds):
-        """What was used in the busiest `seconds`.  Contenders don't tell when they
-        began to count, and some go on for a while, or drain, after they did."""
-        # a sum over nodes that are not always the same would jump
+        """The use in the busiest `seconds`.  Contenders do not report when they
+        began to count, and some continue for a while afterwards."""
+        # a sum over a changing set of nodes would jump
         samples = [s for s in self.samples if s["nodes"] == self.samples[-1]["nodes"]]
         windows = []
         for i, first in enumerate(samples):
@@ -193,8 +193,8 @@ class Sampler(threading.Thread):
 # ---- contenders ----
 
 class Contender:
-    """Who acquires and releases.  `near` tells how far the nodes are: "a"
-    (here), "near" (0.5 ms) or "far" (5 ms), which are names of hosts too."""
+    """A program that acquires and releases.  `near` is the distance of the nodes:
+    "a" (here), "near" (0.5 ms) or "far" (5 ms), which are names of hosts, too."""
 
     def __init__(self, name, own=True, afterwards=None):
         self.name = name
@@ -228,8 +228,8 @@ class Program(Contender):
 
 
 class Sessions(Contender):
-    """SQL sessions of sql_client.c.  Its processor time has that of their
-    backends in it."""
+    """SQL sessions of sql_client.c.  Its processor time includes the time of
+    their backends."""
 
     def __init__(self, rig, name, acquire, release=None, settings=None):
         super().__init__(name)
@@ -252,7 +252,7 @@ class Sessions(Contender):
 
 
 class Pgbench(Contender):
-    """The same statements by pgbench: throughput alone."""
+    """The same statements by pgbench: only throughput."""
 
     def __init__(self, rig, name, *lines, afterwards=None):
         super().__init__(name, afterwards=afterwards)
@@ -332,8 +332,8 @@ SQL_SETUP = ("""
         SELECT json_build_object('p50', p[1], 'p95', p[2], 'p99', p[3], 'max', p[4])
           FROM (SELECT percentile_disc(ARRAY[.5, .95, .99, 1]) WITHIN GROUP (ORDER BY v) FROM unnest(us) v) q (p)
     $$""",
-    # A function, since a bare redlock_acquire at transaction scope warns: the lock
-    # would be gone before any work.
+    # A function, because a bare redlock_acquire at transaction scope warns: the
+    # lock would end before any work.
     """CREATE OR REPLACE FUNCTION bench_redlock(key text) RETURNS void LANGUAGE plpgsql AS
         $$ BEGIN PERFORM redlock_acquire(key); END $$""",
     """CREATE OR REPLACE FUNCTION bench_kept(key text) RETURNS void LANGUAGE plpgsql AS
@@ -347,8 +347,8 @@ SQL_SETUP = ("""
 
 
 def together(found):
-    """Figures of one contender on several hosts; percentiles are those of the
-    host that is worse off."""
+    """Figures of one contender on several hosts; percentiles are of the worst
+    host."""
     if len(found) == 1:
         return found[0]
     pairs = [f["pairs"] for f in found]
@@ -369,7 +369,7 @@ class Rig:
         self.csv.writerow(["workload", "contender", "clients", "round", "metric", "value"])
         self.nodes = []
         self.hosts = {}
-        self.unused = {}  # servers on which nobody takes a lock
+        self.unused = {}  # servers without locks
         self.problems = []
         self.versions = {}
         with open(tmp + "/rig") as f:
@@ -385,12 +385,12 @@ class Rig:
         print("waiting until all nodes vote", flush=True)
         for host in self.hosts.values():
             host.sql(*SQL_SETUP)
-            if host.name != "leases":  # its max_ttl is longer; it is used last
+            if host.name != "leases":  # has a longer max_ttl, and is used last
                 host.wait_ready()
         self.require_agreement()
 
     def require_agreement(self):
-        """Servers in dispute refuse locks, but not before they have heard of each other."""
+        """Fails if servers have a configuration conflict: they refuse locks, once they know each other."""
         for host in self.hosts.values():
             wait_until(f"host {host.name} to hear of all others", lambda: int(host.sql(
                 "SELECT count(*) FROM redlock_hosts")) >= len(self.hosts))
@@ -400,7 +400,7 @@ class Rig:
             raise Missing("servers that don't agree: " + ", ".join(in_dispute))
 
     def change_roles(self):
-        """Of the two servers on which nobody takes a lock."""
+        """Swaps the roles of the two servers without locks."""
         directories = {name: f"{self.tmp}/pg.{host.directory}" for name, host in self.unused.items()}
         for name, host in self.unused.items():
             library = "" if name == "preloaded" else "redlock_pg"
@@ -461,7 +461,7 @@ class Rig:
         return figures
 
     def stop_when_busy(self, sampler, numbers):
-        """Stops nodes once the contender uses them: most can't begin without."""
+        """Stops nodes once the contender uses them: most contenders cannot begin without."""
         node = self.nodes[0]
 
         def commands():

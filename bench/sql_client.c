@@ -3,15 +3,16 @@
  *		SQL sessions that acquire and release, with prepared statements.
  *
  *	 sql_client --host DIR --port PORT --acquire SQL [--release SQL]
- *				--clients N --keys own|one --seconds S --warmup S
+ *		--clients N --keys own|one --seconds S --warmup S
  *
- * One thread, N sessions.  The key is the statements' $1: the session's number,
- * or 0 for all.  Without --release the acquiring statement is the whole pair.
+ * One thread, N sessions.  The key is the statements' $1: the session's
+ * number, or 0 for all.  Without --release the acquiring statement is the
+ * whole pair.
  *
- * pgbench does the same, but tells no percentiles of one statement of several,
- * no count for each session, and no processor time.  That of the sessions'
- * backends is read at the beginning and at the end of the counted time, so what
- * connecting costs is not in it.
+ * pgbench does the same, but without percentiles of one statement of several,
+ * a count for each session, and processor time.  This program reads the
+ * processor time of the sessions' backends at the beginning and at the end of
+ * the counted time, so the cost of connecting is not included.
  */
 #define _GNU_SOURCE
 #include <libpq-fe.h>
@@ -30,7 +31,7 @@ typedef struct session
 } session;
 
 static session sessions[CLIENTS_MAX];
-static int running; /* sessions with a statement under way */
+static int running; /* sessions with a running statement */
 
 static void
 connect_session(session *s, int index)
@@ -130,7 +131,7 @@ cpu_of_all_s(void)
 	return s;
 }
 
-/* Reads what has come within wait_ms. */
+/* Reads the data that arrive within wait_ms. */
 static void
 turn(int epoll, int wait_ms)
 {

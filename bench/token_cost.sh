@@ -1,15 +1,15 @@
 #!/bin/bash
-# bench/token_cost.sh: what fencing tokens and the restart guard add to an acquire
+# bench/token_cost.sh: the cost of fencing tokens and of the restart guard in an acquire
 #
 #   bench/token_cost.sh [ROUNDS]     15 by default
 #
-# Builds the extension three times: as it is; with an acquire that has no token but
-# still the guard; and with one that only does what the published algorithm does (SET
-# NX PX, no counter, no marker).  All run at the same time against the same five Redis
-# nodes, and take turns; one session acquires and releases a lock of its own in a
-# loop.  Prints the medians over the rounds of the median time of an acquire, and of a
-# pair, and their ratios to the first: with the nodes on this machine, where all share
-# its cores, and behind a proxy that puts them 0.5 ms away.
+# Builds the extension three times: unchanged; with an acquire without a token but with
+# the guard; and with the acquire of the published algorithm (SET NX PX, no counter, no
+# marker).  All run at the same time against the same five Redis nodes, and take turns;
+# a session acquires and releases its own lock in a loop.  Prints the medians over the
+# rounds of the median time of an acquire, and of a pair, and their ratios to the first
+# build: with the nodes on this machine, where all share its cores, and behind a proxy
+# with 0.5 ms of delay.
 set -eu
 
 . "$(dirname "${BASH_SOURCE[0]}")/../scripts/lib.sh"

@@ -1,14 +1,14 @@
 #!/bin/bash
-# bench/unused_cost.sh: what being preloaded adds to statements that take no lock
+# bench/unused_cost.sh: the cost of preloading for statements without a lock
 #
 #   bench/unused_cost.sh
 #
-# The workload "unused" of bench/run measures the same as time, which scatters by more
-# than the difference.  This counts instructions: pgbench's select-only and
-# simple-update run on a bare server and on one with redlock_pg preloaded, both under
-# valgrind.  One client, since each backend executes the same code however many there
-# are, and none of ours takes a lock here.  A session of 4,000 transactions less one
-# of 1,000 leaves out what a session costs by itself, which is printed, too.
+# The workload "unused" of bench/run measures time, which scatters by more than the
+# difference.  This program counts instructions: pgbench's select-only and
+# simple-update run on a bare server and on a server with redlock_pg preloaded, both
+# under valgrind.  One client is enough, because all backends execute the same code.
+# The difference between sessions of 4,000 and of 1,000 transactions leaves out the
+# cost of a session, which is printed, too.
 set -eu
 
 . "$(dirname "${BASH_SOURCE[0]}")/../scripts/lib.sh"
@@ -20,8 +20,8 @@ fi
 
 begin_inner
 
-# Prints the instructions of a session that runs pgbench with these options: the only
-# process that ends, and so is counted, meanwhile.
+# Prints the instructions of a session that runs pgbench with these options.  Only its
+# process ends during the run, and valgrind counts at the end.
 session_instructions()
 {
     local name=$1

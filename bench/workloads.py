@@ -63,11 +63,11 @@ class Workloads:
         return 1 if self.quick else {"keep": 60, "leases": 1, "waiting": 1, "deadlock_hosts": 1, "gone": 1, "several": 1, "permits": 1, "unused": 60, "pauses": 1}.get(workload, 3)
 
     def turns(self, contenders, round_):
-        """There and back again, so that none always follows the same one."""
+        """Forwards, then backwards, so that no contender always follows the same."""
         return contenders if round_ % 2 else contenders[::-1]
 
     def peers_until(self, last_round, round_):
-        """They are many and slow, so that not every round has time for them."""
+        """Peers are many and slow, so some rounds have no time for them."""
         return self.peers if round_ <= last_round else []
 
     def in_turn(self, workload, contenders, places, clients, keys, round_, **how):
@@ -98,12 +98,12 @@ class Workloads:
 
     def keep(self, round_):
         for workload, place in (("keep", "a"), ("keep 5 ms", "far")):
-            # these two are nearly the same, and the machine is not always as fast: many short rounds
+            # the two differ little, and the machine's speed varies: many short rounds
             for clients in (1, 16, 64):
                 self.in_turn(workload, [self.kept, self.advisory_pgbench], (place,), clients, "own", round_,
                              seconds=1, warmup=0.3)
                 if round_ <= self.rounds("own"):
-                    # what a peer does, too: no statement of a client for each pair
+                    # as a peer does: no client statement for each pair
                     loops = [self.kept_loop, self.advisory_loop] if clients == 1 else []
                     self.in_turn(workload, ([] if self.quick else [self.pgbench]) + loops, (place,), clients, "own", round_)
 
@@ -130,7 +130,7 @@ class Workloads:
                 contenders = [self.floor, self.transaction]
                 if count and not self.quick:
                     contenders += self.peers_until(1, round_)
-                # others in each round
+                # other peers in each round
                 which = [(round_ + i) % 5 for i in range(count)]
                 self.in_turn(f"stopped {count}", contenders, ("a",), clients, "own", round_, stopped=which, **how)
 
@@ -155,7 +155,7 @@ class Workloads:
     # ---- what else a lock costs ----
 
     def sessions(self, round_):
-        """New sessions with pgbench -C, each one transaction; then the first and
+        """New sessions with pgbench -C, a transaction each; then the first and
         the tenth lock of a session, by psql."""
         host = self.rig.hosts["a"]
         for name, call in self.turns((("no lock", "1"), ("redlock_pg", "redlock_acquire('own-:client_id')"),
@@ -183,12 +183,11 @@ class Workloads:
                             tenth_us=quantile(us[9::10], .5))
 
     def commit(self, round_):
-        """The time of a COMMIT in a procedure that writes a row: with a lock that it
-        releases; with one that it does not, since that is held at session scope
-        and released afterwards; and without.  A session that acquired has waited
-        for the nodes, and goes on more slowly than one that did not; so the first two are to be
-        compared.  Blocks of each alternate, so that what else the machine does
-        meets all."""
+        """The time of a COMMIT in a procedure that writes a row: with a lock that
+        the COMMIT releases; with a lock at session scope, released afterwards; and
+        without a lock.  A session that acquired has waited for the nodes, and
+        continues more slowly, so only the first two can be compared.  Blocks of
+        each alternate, so that all meet the same load of the machine."""
         host = self.rig.hosts["a"]
         host.sql("CREATE TABLE IF NOT EXISTS bench_commit (n int)",
                  "INSERT INTO bench_commit SELECT 0 WHERE NOT EXISTS (SELECT FROM bench_commit)")
@@ -273,7 +272,7 @@ END;
 
     def wake(self, round_):
         """From a release on one host to the grant on another, nodes 5 ms away.
-        Of interest is a grant to one who had asked before the other released."""
+        Only grants to a session that asked before the release count."""
         script = f"""
             CREATE TEMP TABLE wake (asked timestamptz, granted timestamptz, released timestamptz);
             DO $$
@@ -313,8 +312,8 @@ END;
                         round_trip_p50_ms=quantile(trips, .5))
 
     def recall(self, round_):
-        """The first acquisition of a lock that another host keeps for nobody, beside that of one
-        which is free, nodes 5 ms away."""
+        """The first acquisition of another host's idle lease, beside that of a free lock,
+        nodes 5 ms away."""
         keeper, asker = self.rig.hosts["far"], self.rig.hosts["far_b"]
         trip_ms = quantile(self.round_trips_ms(asker.node_ports[0]), .5)
         psql = asker.psql("-f", "-", stdin=subprocess.PIPE)
@@ -352,8 +351,8 @@ END;
         return trips
 
     def waiting(self, round_):
-        """What sessions of one host send to a node while another host holds the
-        lock they wait for.  Commands that a script calls are not sent."""
+        """Commands that waiting sessions of one host send to a node while another
+        host holds the lock.  Commands called by a script do not count."""
         a, b = self.rig.hosts["a"], self.rig.hosts["b"]
         seconds = 2 if self.quick else 5
         acquire = "SELECT redlock_acquire('waiting', scope => 'session')"
@@ -387,11 +386,11 @@ END;
         holder.wait()
 
     def fair(self, round_):
-        """Hosts with four sessions each that take one lock again and again: what each host
-        gets, and the longest wait.  What counts is the time in which all take part,
-        but for its first second: hosts come, and go, one by one.  Beside them sixteen sessions
-        of one host that take an advisory lock: PostgreSQL's queue, which is in order, so what
-        the longest of them waits is the machine's."""
+        """Hosts with four sessions each take one lock again and again: the share of each
+        host, and the longest wait.  Only the time in which all take part counts, without
+        its first second: hosts come and go one by one.  For comparison, sixteen sessions
+        of one host take an advisory lock: PostgreSQL's queue is in order, so the machine
+        causes their longest wait."""
         seconds = 5 if self.quick else 10
         hosts = [self.rig.hosts[f"fair{i}"] for i in range(1, 9)]
         near = self.rig.hosts["fair_near"].node_ports
@@ -421,8 +420,8 @@ END;
                         p99_wait_ms=waits[len(waits) * 99 // 100], longest_wait_ms=waits[-1], longest_to_mean=waits[-1] / mean)
 
     def several(self, round_):
-        """One lock and ten at once, by turns, nodes 0.5 ms away; then hosts whose sessions take any
-        three of ten again and again, in any order."""
+        """A lock and ten at once, by turns, nodes 0.5 ms away; then sessions of several hosts take
+        any three of ten again and again, in any order."""
         near = self.rig.hosts["near"]
         near.sql("""
             CREATE OR REPLACE FUNCTION bench_several(times int) RETURNS json LANGUAGE plpgsql AS $$
@@ -476,10 +475,9 @@ END;
                         deadlocks=deadlocks, left_behind=left)
 
     def permits(self, round_):
-        """Twenty sessions on each of three hosts that want one of five permits again and again, while
-        sessions are terminated and nodes stopped.  What each session says of the time in which it
-        held a permit is within the time in which it had it.  How much of the time the permits
-        were used is measured before anything is stopped."""
+        """Twenty sessions on each of three hosts acquire one of five permits again and again, while
+        sessions are terminated and nodes stopped.  The reported time of a hold lies within the real
+        time of the hold.  The use of the permits is measured before any node is stopped."""
         hosts, permits, hold_ms = [self.rig.hosts[f"fair{i}"] for i in range(1, 4)], 5, 50
         calm_s, rough_s = (5, 5) if self.quick else (60, 540)
         for host in hosts:
@@ -538,7 +536,7 @@ END;
                         terminated=killed, nodes_stopped=stopped)
 
     def pgbench_grants(self, hosts, clients, seconds, script, hold_ms):
-        """So many clients of each host; of each host a list: when, and the wait in ms."""
+        """Runs `clients` of each host.  Returns for each host a list of times and waits in ms."""
         logs = [f"{self.rig.tmp}/{os.path.basename(script)}.{host.name}" for host in hosts]
         running = [subprocess.Popen(
             ["pgbench", "-n", *host.connection, "-c", str(clients), "-T", str(seconds), "-M", "prepared", "-l",
@@ -612,7 +610,7 @@ END;
         for count in (2, 3):
             locks = [f"SELECT redlock_acquire('cycle:{i}')" for i in range(count)]
             for rows in (False, True):
-                # what each session has, and then wants
+                # the lock of each session, and the lock it wants
                 steps = [(hosts[i], locks[i], locks[(i + 1) % count]) for i in range(count)]
                 if rows:
                     steps[0:1] = [(hosts[0], locks[0], row), (hosts[0], row, locks[1])]
@@ -627,8 +625,8 @@ END;
             host.set("deadlock_timeout", None)
 
     def cycle(self, steps, at):
-        """Each session has one thing and wants the next, another one last each time.  How long the
-        last waited until somebody was told, in ms, and how many were."""
+        """Each session holds a lock and wants the next; the last session differs each time.
+        Returns how long the last session waited for the first error, in ms, and the number of errors."""
         steps = steps[at % len(steps):] + steps[:at % len(steps)]
         sessions = []
         for host, has, _ in steps:
@@ -665,9 +663,9 @@ END;
     # ---- held leases ----
 
     def leases(self, round_):
-        """What renewing costs the broker: its processor time over a whole ttl, in
-        which each lease is renewed three times.  Several sessions take the
-        leases, since one asks for one at a time."""
+        """The cost of renewing: the broker's processor time over a whole ttl, in
+        which each lease is renewed three times.  Several sessions take the leases,
+        because a session asks for a single lease at a time."""
         host = self.rig.hosts["leases"]
         host.wait_ready()
         ttl_s, takers = (6 if self.quick else 30), 10
@@ -681,7 +679,7 @@ END;
                     "SELECT count(*) FROM redlock_locks WHERE state = 'held'") == str(leases), 300)
                 if any(h.poll() is not None for h in holders):
                     raise Missing("leases: " + next(h for h in holders if h.poll() is not None).communicate()[0])
-                # from here on each is renewed
+                # from here on each lease is renewed
                 time.sleep(ttl_s / 3)
                 pid, look = host.broker_pid(), "SELECT renewed, unrenewed, lost FROM redlock_stats"
                 before, cpu, began = host.sql(look), cpu_of_ns(pid), time.monotonic()
@@ -705,8 +703,8 @@ END;
 
     def unused(self, round_):
         """pgbench's own scripts, on a server with redlock_pg preloaded and on a bare
-        one: a pair in each round, one right after the other, who is first by turns.
-        Halfway the servers change roles, since one may be faster by itself."""
+        server: a pair of runs in each round, first and second by turns.  Halfway the
+        servers change roles, because a server may be faster by itself."""
         if round_ == self.rounds("unused") // 2 + 1:
             self.rig.change_roles()
         for script, option in (("select-only", "-S"), ("simple-update", "-N")):
@@ -735,7 +733,7 @@ def main():
     parser.add_argument("workloads", nargs="+")
     given = parser.parse_args()
 
-    # its name tells that it is complete
+    # run.part is renamed to run.csv when complete
     part, whole = given.tmp + "/results/run.part", given.tmp + "/results/run.csv"
     with open(part, "w", newline="") as file:
         rig = Rig(given.tmp, file)

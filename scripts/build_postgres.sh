@@ -1,14 +1,14 @@
 #!/bin/bash
 # scripts/build_postgres.sh: build PostgreSQL with checks that packages leave out
 #
-#   scripts/build_postgres.sh cassert     with its assertions
-#   scripts/build_postgres.sh sanitize    with these, and the address and the
-#                                         undefined-behaviour sanitizer
+#   scripts/build_postgres.sh cassert     with assertions
+#   scripts/build_postgres.sh sanitize    with assertions, the address sanitizer and
+#                                         the undefined-behaviour sanitizer
 #
-# Prints the path of its pg_config, for PG_CONFIG of scripts/test.sh.  The source is
-# that of scripts/postgres_source.sh; what is built stays in
-# ${REDLOCK_CACHE:-~/.cache/redlock_pg}, and is built once.  On two cores it takes two
-# minutes, or six.
+# Prints the path of the new pg_config, for PG_CONFIG of scripts/test.sh.
+# scripts/postgres_source.sh gets the source.  The build stays in
+# ${REDLOCK_CACHE:-~/.cache/redlock_pg}, and is made once.  On two cores a build takes
+# two minutes, or six.
 set -eu
 
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
@@ -51,9 +51,9 @@ if [ ! -e "$prefix/bin/pg_config" ]; then
         tail -n 40 "$prefix.log" >&2
         die "the build failed; see $prefix.log"
     }
-    # it finds its files relative to its programs
+    # PostgreSQL finds its files relative to its programs
     mv "$work/installed" "$prefix"
-    # asked with it, scripts/postgres_source.sh has the source already
+    # scripts/postgres_source.sh finds this source for the new pg_config
     [ -e "$cache/source-for-postgresql-$version" ] ||
         ln -s "$(basename "$source")" "$cache/source-for-postgresql-$version"
 fi

@@ -2,13 +2,12 @@
 # scripts/demo.sh: a story of two PostgreSQL hosts, five Redis nodes and one job
 #
 #   scripts/demo.sh              builds the extension, in a copy of the sources
-#   scripts/demo.sh --installed  with the extension that PostgreSQL has already
+#   scripts/demo.sh --installed  with the installed extension
 #
-# Installs what is missing (scripts/deps.sh), then works in a temporary
-# directory with its own copy of PostgreSQL and its own servers on this
-# machine's loopback interface; all of it is gone at the end.  Each query shown
-# is really run, and the result shown is its result.  Ends with an error if
-# anything in the story does not happen as told.
+# Installs missing packages (scripts/deps.sh), then works in a temporary directory
+# with a copy of PostgreSQL and servers on the loopback interface; all are removed
+# at the end.  Each query is really run, and its real result is shown.  Ends with
+# an error if the story fails.
 set -eu
 
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
@@ -49,8 +48,8 @@ show()
         sed '/^$/d; s/^/      /' || die "this query failed"
 }
 
-# Starts the job on a host; what it prints appears when it prints it, and goes
-# into a file after that.
+# Starts the job on a host.  The job's output is shown at once, and also goes into a
+# file.
 start_job()
 {
     local host=$1
@@ -150,8 +149,8 @@ show B "SELECT resource, state FROM redlock_locks;"
 
 tell "5. Host A loses power: all its processes are killed with SIGKILL, in the midst" \
     "of the job. Nobody renews its lease, and when that has run out, host B takes over:"
-# not right after a renewal, so that the time it takes is the lease's and not
-# that of noticing it
+# not right after a renewal: the time should measure the lease, not the check for
+# its end
 wait_for_value A "SELECT valid_for < '$TTL_S s'::interval - '0.5 s' FROM redlock_locks" t ||
     die "host A has no lease"
 ! job_said A "finished" || die "host A was too fast: its job is already done"

@@ -1,16 +1,16 @@
 #!/bin/bash
-# scripts/deps.sh: install what the build, the tests and the demo need
+# scripts/deps.sh: install the packages for the build, the tests and the demo
 #
-#   scripts/deps.sh             what scripts/test.sh and scripts/demo.sh need
-#   scripts/deps.sh --lint      also what scripts/lint.sh needs
-#   scripts/deps.sh --bench     also what bench/run needs
-#   scripts/deps.sh --postgres  also what scripts/build_postgres.sh needs
-#   scripts/deps.sh --chaos     also what test/chaos/run needs
+#   scripts/deps.sh             for scripts/test.sh and scripts/demo.sh
+#   scripts/deps.sh --lint      also for scripts/lint.sh
+#   scripts/deps.sh --bench     also for bench/run
+#   scripts/deps.sh --postgres  also for scripts/build_postgres.sh
+#   scripts/deps.sh --chaos     also for test/chaos/run
 #
-# For Debian and Ubuntu, as root or as a user with sudo.  Installs only what is
-# missing, and doesn't call apt when nothing is.  Starts no service, lets none
-# start at the next boot, and creates no database cluster: whoever tries an
-# extension didn't ask for servers.
+# For Debian and Ubuntu, as root or as a user with sudo.  Installs missing packages
+# only, and does not call apt if no package is missing.  Starts no service, enables
+# none for the next boot, and creates no database cluster: a person who tries an
+# extension did not ask for servers.
 #
 #   PG_CONFIG=/path/pg_config   use this PostgreSQL
 #   PG_MAJOR=15                 use this major version of the distribution
@@ -69,7 +69,7 @@ have make || packages+=(make)
 have bzip2 || packages+=(bzip2) # PostgreSQL's source
 have perl && have prove || packages+=(perl)
 have_hiredis || packages+=(libhiredis-dev)
-# TLS to the nodes is built in, and tested, where these are.
+# With these packages TLS to the nodes is built, and tested.
 [ -e /usr/include/openssl/ssl.h ] || optional+=(libssl-dev)
 have openssl || optional+=(openssl)
 redis=${REDIS_SERVER-}
@@ -87,8 +87,8 @@ elif [ ! -e "$("$bindir/pg_config" --includedir-server 2>/dev/null)/postgres.h" 
     # .../postgresql/15/bin
     packages+=("postgresql-server-dev-$(basename "$(dirname "$bindir")")")
 fi
-# Tests skip what these are for where no such package exists: t/guest_cron.t, wrong
-# clocks in t/tokens_order.t, real pools in t/session_clients.t and t/session_pgbouncer.t, drivers in
+# Without these packages some tests are skipped: t/guest_cron.t, wrong clocks in
+# t/tokens_order.t, real pools in t/session_clients.t and t/session_pgbouncer.t, drivers in
 # t/session_drivers.t.
 case "$bindir" in
 /usr/lib/postgresql/*)
@@ -120,7 +120,7 @@ if [ -n "$postgres" ]; then
     have flex || packages+=(flex)
 fi
 
-# Debian's own: another python3 that is first in PATH has not its packages.
+# Debian's python3: another python3 in PATH lacks the packages.
 if [ -n "$chaos" ]; then
     [ -x /usr/bin/python3 ] && /usr/bin/python3 -c 'import psycopg2' 2>/dev/null ||
         packages+=(python3 python3-psycopg2)
@@ -133,7 +133,7 @@ fi
 # ---- how to get it ----
 
 if [ ${#packages[@]} -eq 0 ] && [ -z "$need_server" ]; then
-    # only what is optional is missing
+    # only optional packages are missing
     if ! have apt-get || { [ "$(id -u)" -ne 0 ] && ! have sudo; }; then
         exit 0
     fi
@@ -188,7 +188,7 @@ if [ ! -e "$policy" ]; then
     $sudo chmod 755 "$policy"
 fi
 
-# Without what is optional all else works: no reason to fail, neither here ...
+# Missing optional packages are no reason to fail, neither here ...
 needed=
 [ ${#packages[@]} -eq 0 ] && [ -z "$need_server" ] || needed=1
 apt update || [ -z "$needed" ]
@@ -196,7 +196,7 @@ apt update || [ -z "$needed" ]
 if [ -n "$need_server" ]; then
     major=${PG_MAJOR-}
     if [ -z "$major" ]; then
-        # the package "postgresql" depends on the default version's
+        # the package "postgresql" depends on the default version
         major=$(apt-cache depends postgresql |
             sed -n 's/^ *Depends: *postgresql-\([0-9][0-9]*\)$/\1/p' | head -n 1)
     fi
@@ -205,8 +205,8 @@ if [ -n "$need_server" ]; then
         exit 1
     fi
 
-    # postgresql-common first: it decides whether the server's package
-    # creates a cluster.
+    # postgresql-common first: its configuration keeps the server's package from
+    # creating a cluster
     apt_install postgresql-common
     if [ ! -d "$cluster_dir" ]; then
         made_cluster_dir=1

@@ -1,10 +1,9 @@
 #!/bin/bash
-# scripts/drivers.sh: build the programs of test/drivers that can be built here, and print
-# the directory in which they are
+# scripts/drivers.sh: build the programs of test/drivers, and print their directory
 #
-# They stay in ${REDLOCK_CACHE:-~/.cache/redlock_pg}/drivers.  A driver whose tools this
-# machine lacks is skipped, with a message; with CI=true that is a failure, since its test
-# would be skipped, too.
+# The programs stay in ${REDLOCK_CACHE:-~/.cache/redlock_pg}/drivers.  If this machine lacks
+# the tools for a driver, the driver is skipped, with a message.  With CI=true this is a
+# failure, because the driver's test would be skipped, too.
 set -eu
 
 root=$(cd "$(dirname "$0")/.." && pwd)

@@ -1,15 +1,15 @@
 # scripts/guest.sh: PostgreSQL's own tests in a server with redlock_pg; sourced by test.sh
 #
-# Three clusters run the same tests: a bare one, one with redlock_pg preloaded,
-# and one where, besides, each session holds a lock.  What fails only with us is
-# our failure, and so is a message of ours, or of damage, in the server's log.
-# PostgreSQL's tests may be those of another minor version than the server, so
-# some may fail in all three.
+# Three clusters run the same tests: a bare cluster, a cluster with redlock_pg
+# preloaded, and a cluster where each session also holds a lock.  A failure only
+# with redlock_pg is ours, and so is a message of ours, or of damage, in the
+# server's log.  PostgreSQL's tests may be of another minor version than the
+# server, so some may fail in all three.
 
 GUEST_SOURCE=$TMP/postgres-source
 GUEST_MODES="bare preloaded held"
 
-# Compiles one file to a loadable module beside it.
+# Compiles a file to a loadable module in the same directory.
 build_module()
 {
     printf 'MODULES = %s\nPGXS := %s\ninclude $(PGXS)\n' \
@@ -27,7 +27,7 @@ words_of()
     sed -e ':more' -e '/\\$/N; s/\\\n//; t more' "$1" | sed -n "s/^$2 *= *//p"
 }
 
-# Unpacks the tests and builds what they load.
+# Unpacks the tests and builds their modules.
 prepare_guest()
 {
     local library
@@ -59,8 +59,9 @@ CONF
     start_postgres "$mode"
 }
 
-# A new database as pg_regress makes it.  That of the sessions that hold a lock has
-# what they need for it, and no more: some tests look at all objects.
+# Creates a database as pg_regress does.  For sessions with locks it also has
+# redlock_acquire in a schema, and no more of the extension: some tests look at all
+# objects.
 create_guest_database()
 {
     local mode=$1 name=$2 setting
@@ -84,7 +85,7 @@ create_guest_database()
     } | MESSAGES=warning psql_on "$mode" -q -v ON_ERROR_STOP=1
 }
 
-# Runs one suite on one cluster; its files are in $TMP/guest/MODE/SUITE.
+# Runs a suite on a cluster; the files are in $TMP/guest/MODE/SUITE.
 guest_suite()
 {
     local mode=$1 suite=$2 out=$TMP/guest/$1/$2 driver tests=$GUEST/src/test/regress
@@ -97,7 +98,7 @@ guest_suite()
     case $suite in
     core) ;;
     parallel)
-        # in their order: some use what an earlier one made
+        # in this order: some tests use the objects of earlier tests
         arguments=(test_setup create_misc create_index create_aggregate sanity_check
             select_parallel plpgsql triggers transactions portals subselect aggregates
             rangefuncs errors prepared_xacts plancache foreign_key)
@@ -132,7 +133,7 @@ guest_suite()
     ) || true
 }
 
-# The tests of a suite, one a line with how it went: "ok name" or "failed name".
+# Prints the tests of a suite, one on each line: "ok name" or "failed name".
 guest_results()
 {
     perl -ne '
@@ -143,10 +144,10 @@ guest_results()
 
 guest_failed() { guest_results "$@" | sed -n 's/^failed //p'; }
 
-# What test $3 wrote, or "nothing".
+# Prints the output of test $3, or "nothing".
 guest_output() { cat "$TMP/guest/$1/$2/results/$3.out" 2>/dev/null || echo nothing; }
 
-# Compares a suite with that of the bare server; what fails in both must fail alike.
+# Compares a suite with the bare server's; a test that fails in both must fail alike.
 compare_guest_suite()
 {
     local mode=$1 suite=$2 test ours= bare_failed failed bare_total total
@@ -177,7 +178,7 @@ compare_guest_suite()
     fi
 }
 
-# Messages of damage, with numbers left out and counted.
+# Prints messages of damage without their numbers, counted.
 guest_damage()
 {
     sed -nE -e 's/^[^]]*\] [^:]*(WARNING|LOG|ERROR|FATAL|PANIC|TRAP): +/\1: /' \
@@ -232,7 +233,7 @@ run_guest()
         done
     done
 
-    # each test has a session of its own, and the isolation tests have more
+    # each test has a session, and isolation tests have more
     tests=$(cat "$TMP"/guest/held/*/log | tally /dev/stdin | tr ' ' +)
     granted=$(value_on held "CREATE EXTENSION redlock_pg; SELECT granted FROM redlock_stats") ||
         granted=0

@@ -1,24 +1,24 @@
-# scripts/lib.sh: what demo.sh, test.sh and lint.sh share; sourced by bash
+# scripts/lib.sh: shared by demo.sh, test.sh, lint.sh and others; sourced by bash
 #
-# Everything happens in one temporary directory that is removed at the end:
-# a copy of the sources is built there, and a copy of the PostgreSQL
-# installation takes the extension.  PostgreSQL finds its own files relative
-# to its binaries, so the copy is complete by itself, and neither the machine's
-# PostgreSQL nor this checkout changes.  That also lets the scripts run from a
-# checkout that the user who runs the servers may not write to.
+# All work is done in a temporary directory, which is removed at the end: it has
+# a copy of the sources, where the extension is built, and a copy of the
+# PostgreSQL installation, where the extension is installed.  PostgreSQL finds
+# its files relative to its binaries, so the copy is complete by itself, and
+# neither the machine's PostgreSQL nor this checkout changes.  The user of the
+# servers needs no rights to write to the checkout.
 #
-# The Redis nodes write each command to disk before they answer, as they should
-# (docs/how-to/install.md).  Where there is a disk in memory their directories are
-# in a second temporary directory there, so that it costs next to nothing.
+# The Redis nodes write each command to disk before they answer, as
+# docs/how-to/install.md says.  If the machine has a disk in memory, their
+# directories are in a second temporary directory there, so writing is cheap.
 #
-# PostgreSQL refuses to run as root.  So a script has two stages: the outer one
-# runs as whoever called it, prepares the temporary directory and starts the
-# script again from the copy, as an unprivileged user when it is root.  The
-# inner one does the work.  The outer one waits, and cleans up whatever happens.
+# PostgreSQL refuses to run as root, so a script has two stages.  The outer
+# stage runs as the caller, prepares the temporary directory and starts the
+# script again from the copy; root starts it as an unprivileged user.  The
+# inner stage does the work.  The outer stage waits, and always cleans up.
 
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 
-# How long to wait for anything, in seconds.
+# Limit of each wait, in seconds.
 WAIT_S=${PG_TEST_TIMEOUT_DEFAULT:-60}
 
 die()
@@ -31,18 +31,18 @@ die()
 # Outer stage
 # ------------------------------------------------------------------
 
-# For a PostgreSQL that was built with sanitizers (scripts/build_postgres.sh): what
-# they find ends the process.  libfaketime comes before them, and what programs
-# leave when they end is no leak.  Freed memory that is kept back to find who still
-# uses it must not pass for memory that grows (t/nodes_hostile.t).
+# For a PostgreSQL with sanitizers (scripts/build_postgres.sh): a finding ends the
+# process.  libfaketime is loaded before them, and memory at the end of a program
+# is no leak.  Sanitizers keep freed memory for a while; a small limit keeps this
+# memory from looking like growth (t/nodes_hostile.t).
 if [ -z "${REDLOCK_INNER-}" ]; then
     export ASAN_OPTIONS=detect_leaks=0:detect_stack_use_after_return=0:abort_on_error=1:verify_asan_link_order=0:quarantine_size_mb=16
     export UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1:abort_on_error=1
 fi
 
-# pg_config of the PostgreSQL to use: PG_CONFIG, else that of PG_MAJOR, else the
-# newest installed.  Debian's own /usr/bin/pg_config is a wrapper; what counts
-# is the one beside the server.
+# Prints the pg_config of the PostgreSQL to use: PG_CONFIG, else that of PG_MAJOR,
+# else the newest installed.  Debian's /usr/bin/pg_config is a wrapper, so the
+# pg_config beside the server is used.
 find_pg_config()
 {
     if [ -n "${PG_CONFIG-}" ]; then
@@ -69,7 +69,7 @@ find_redis_server()
     die "no ${REDIS_SERVER:-redis-server} found"
 }
 
-# The user who runs the servers when we are root.
+# Prints the user to run the servers, for root.
 find_unprivileged_user()
 {
     for user in postgres nobody; do
@@ -81,7 +81,7 @@ find_unprivileged_user()
     die "no user \"postgres\" or \"nobody\" to run the servers as"
 }
 
-# Copies the sources without what a build leaves behind.
+# Copies the sources without the products of a build.
 copy_sources()
 {
     mkdir -p "$1"
@@ -92,8 +92,8 @@ copy_sources()
         --exclude=./test/sim/conformance . | tar -C "$1" -xf - --no-same-owner
 }
 
-# Where all of PostgreSQL is in one directory of its own, as when it was built with
-# --prefix; empty where it shares the system's.
+# Prints PostgreSQL's own directory, if it was built with --prefix; nothing if it
+# shares the system's directories.
 prefix_of()
 {
     local prefix
@@ -107,9 +107,9 @@ prefix_of()
 
 # Copies PostgreSQL under $1 with its directories' full paths, and prints the
 # copy's pg_config.  Headers, translations and the system's libraries are only
-# linked to.  Bitcode for the JIT compiler is left out: more than half of all.
-# What is in a directory of its own is copied whole: the user who runs the servers
-# may not be able to read it.
+# linked to.  Bitcode for the JIT compiler, more than half of all, is left out.
+# A PostgreSQL with its own directory is copied whole, because the user of the
+# servers may not have the right to read the original.
 copy_postgres()
 {
     local to=$1 pg_config=$2 dir prefix copied
@@ -144,9 +144,8 @@ copy_postgres()
     esac
 }
 
-# Kills every process that lives in directory $1: whose program or working
-# directory is there.  Servers are stopped in order elsewhere; this is for what
-# an interrupted run left.
+# Kills every process whose program or working directory is in directory $1.
+# Servers are stopped in order elsewhere; this ends the rest of an interrupted run.
 kill_living_in()
 {
     local dir=$1 proc pid exe cwd round found
@@ -169,8 +168,8 @@ kill_living_in()
     done
 }
 
-# A server that was killed leaves its System V segment, which only its next
-# start would remove.  (Its other shared memory is in its data directory: see
+# Removes the System V segments that killed servers in directory $1 have left; else
+# only their next start would.  (Other shared memory is in the data directory: see
 # dynamic_shared_memory_type.)
 remove_segments_of()
 {
@@ -197,7 +196,7 @@ outer_cleanup()
     kill_living_in "$TMP"
     [ -z "$NODES_TMP" ] || kill_living_in "$NODES_TMP"
     remove_segments_of "$TMP"
-    # for a script that takes something out of it
+    # a script may save files of the directory
     if declare -F before_removal >/dev/null; then
         before_removal || status=1
     fi
@@ -211,7 +210,7 @@ outer_cleanup()
 
 # Runs script $1 (a path in the checkout) in a private copy, with the other
 # arguments, and exits with its status.  With KEEP=1 in the environment the
-# temporary directory stays, for looking at what went wrong.
+# temporary directory stays, to examine a failure.
 run_in_private_copy()
 {
     local script=$1 base=${TMPDIR:-/tmp} pg_config redis user name drop=() more=()
@@ -220,7 +219,7 @@ run_in_private_copy()
     pg_config=$(find_pg_config)
     [ -n "$pg_config" ] || die "no PostgreSQL found; set PG_CONFIG"
 
-    # The servers' sockets are in there, and their paths must be short.
+    # the servers' sockets are there, and need short paths
     [ ${#base} -le 40 ] || base=/tmp
 
     INNER_PID=
@@ -230,34 +229,34 @@ run_in_private_copy()
     trap 'exit 130' INT
     trap 'exit 143' TERM
     trap 'exit 129' HUP
-    # its real name: that is what /proc tells of who lives there
+    # the real name, as /proc shows it
     TMP=$(cd "$TMP" && pwd -P)
     NODES_TMP=$(mktemp -d /dev/shm/redlock_pg.XXXXXX 2>/dev/null) || NODES_TMP=
 
     copy_sources "$TMP/src"
     pg_config=$(copy_postgres "$TMP" "$pg_config")
-    # whatever runs as a node, tests call it by the names of Redis
+    # tests call the program of a node by the names of Redis
     redis=$(find_redis_server)
     mkdir -p "$TMP/tmp" "$TMP/redis"
     ln -s "$redis" "$TMP/redis/redis-server"
     ln -s "$(command -v "${redis%-server}-cli")" "$TMP/redis/redis-cli"
-    # for a script that brings something more
+    # a script may add files
     if declare -F after_copy >/dev/null; then
         after_copy
     fi
 
     if [ "$(id -u)" -eq 0 ]; then
         user=$(find_unprivileged_user)
-        # the links, not what they point to
+        # the links, not their targets
         chown -R -P -h "$user:$(id -g "$user")" "$TMP" ${NODES_TMP:+"$NODES_TMP"}
         drop=(setpriv "--reuid=$user" "--regid=$(id -g "$user")" --clear-groups)
     fi
 
-    # how many at a time, and the long forms of some tests
+    # number of TAP files at a time, and the long forms of some tests
     for name in TAP_JOBS TOKENS LOCKS COMMITS; do
         [ -z "${!name-}" ] || more+=("$name=${!name}")
     done
-    # its own libraries are not where it was built to look for them
+    # the copy's libraries are not in the directory for which it was built
     if [ -n "$(prefix_of "$pg_config")" ]; then
         more+=(LD_LIBRARY_PATH="$("$pg_config" --libdir)")
     fi
@@ -266,8 +265,8 @@ run_in_private_copy()
     esac
 
     cd "$TMP/src"
-    # A process group of its own: an interrupt from the keyboard reaches us
-    # only, and our trap lets it stop its servers.
+    # The inner stage gets a process group: an interrupt from the keyboard reaches
+    # only us, and our trap lets the inner stage stop its servers.
     set -m
     "${drop[@]}" env -i \
         HOME="$TMP/tmp" TMPDIR="$TMP/tmp" TMP="$TMP" \
@@ -299,9 +298,9 @@ wait_until()
     done
 }
 
-# Prints a port that nothing listens on, below the range that the system takes
-# ports for outgoing connections from.  Each once: of those that were printed some are not
-# yet in use, and servers listen on Unix sockets only.
+# Prints a free port below the system's range for outgoing connections.  Prints each
+# port once, because a port may be reserved before its server starts; and PostgreSQL
+# servers use their port only in the name of a Unix socket.
 free_port()
 {
     mkdir -p "$TMP/ports.given"
@@ -331,8 +330,8 @@ redis_up_or_dead()
     ! kill -0 "${REDIS_PID[$1]}" || redis_answers "$1"
 }
 
-# Starts the Redis node $1; other arguments go to redis-server.  By default it
-# forgets nothing when it restarts, so it votes at once.
+# Starts the Redis node $1; other arguments go to redis-server.  By default the node
+# forgets nothing at a restart, so it votes at once.
 start_redis()
 {
     local name=$1 dir=$NODES_TMP/redis.$1 try
@@ -341,7 +340,7 @@ start_redis()
     mkdir -p "$dir"
     for try in 1 2 3 4 5; do
         REDIS_PORT[$name]=$(free_port)
-        # from its own directory, so that cleaning up can tell it
+        # from the node's directory, by which cleaning up finds the process
         (cd "$dir" && exec redis-server --port "${REDIS_PORT[$name]}" \
             --bind 127.0.0.1 --dir "$dir" --save '' \
             --appendonly yes --appendfsync always \
@@ -349,7 +348,7 @@ start_redis()
         REDIS_PID[$name]=$!
         disown
         wait_until redis_up_or_dead "$name" || break
-        # somebody may have taken the port meanwhile
+        # another process may have taken the port
         if redis_answers "$name" && kill -0 "${REDIS_PID[$name]}" 2>/dev/null; then
             return 0
         fi
@@ -358,7 +357,7 @@ start_redis()
     die "Redis node $name does not start"
 }
 
-# Addresses of the Redis nodes named, as redlock.nodes wants them.
+# Prints the addresses of the named Redis nodes, for redlock.nodes.
 redis_urls()
 {
     local name urls=
@@ -444,7 +443,7 @@ kill_postgres()
     local pid=${PG_PID[$1]} pids
 
     unset "PG_PID[$1]"
-    # stopped, it can neither start children nor see them die
+    # a stopped postmaster starts no children, and does not see them die
     kill -STOP "$pid"
     pids=$(children_of "$pid")
     kill -KILL "$pid" $pids
@@ -460,13 +459,13 @@ psql_on()
         psql -X -h "$TMP/tmp" -p "${PG_PORT[$name]}" -d postgres "$@"
 }
 
-# the value that query $2 gives on cluster $1
+# prints the value of query $2 on cluster $1
 value_on()
 {
     psql_on "$1" -Atq -v ON_ERROR_STOP=1 -c "$2"
 }
 
-# Waits until query $2 gives $3 on cluster $1.
+# Does query $2 return $3 on cluster $1?
 value_is() { [ "$(value_on "$1" "$2")" = "$3" ]; }
 wait_for_value() { wait_until value_is "$@"; }
 
@@ -484,7 +483,7 @@ inner_cleanup()
     exit $status
 }
 
-# To be called first in the inner stage.
+# Must be called first in the inner stage.
 begin_inner()
 {
     trap inner_cleanup EXIT

@@ -1,19 +1,19 @@
 #!/bin/bash
-# scripts/lint.sh: what a change must pass besides its tests
+# scripts/lint.sh: the checks for a change, besides its tests
 #
-# Formatting; documents that agree with the sources (scripts/lint_docs.pl); builds of the
-# extension and of the simulator without warnings by clang; the rules that the pure rooms
-# (src/protocol, and the texts and URLs of src/shared) include nothing but C's own headers
-# and that nobody spins for long; and the unit tests with the address and
-# undefined-behaviour sanitizers.
-# scripts/deps.sh --lint installs what this needs; without clang-format the
-# formatting is not looked at.
+# Checks the formatting; documents against sources (scripts/lint_docs.pl); builds of the
+# extension and of the simulator by clang, without warnings; the rules that pure rooms
+# (src/protocol, and texts and URLs of src/shared) include only C headers, and that code
+# under a spinlock is short; and the unit tests with the address and undefined-behaviour
+# sanitizers.
+# scripts/deps.sh --lint installs the tools.  Without clang-format the formatting is not
+# checked.
 # Works in a temporary copy; changes nothing in the checkout.
 set -eu
 
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
-# 72 characters at most; older commits are as they are.
+# 72 characters at most; older commits are not checked.
 subjects_are_short()
 {
     local first=f771059ac067 long
@@ -23,7 +23,7 @@ subjects_are_short()
     [ -z "$long" ] || { echo "$long"; return 1; }
 }
 
-# The private copy has no history, so the commits are checked here.
+# The private copy has no history: check the commits here.
 if [ -z "${REDLOCK_INNER-}" ]; then
     subjects_are_short || { echo "FAILED  subjects of commits"; exit 1; }
     echo "ok      subjects of commits"
@@ -47,11 +47,10 @@ check()
     fi
 }
 
-# The folder says which process runs a line, and what the line may know.  Arrows point from sql to
-# session, from session and broker to shared, from shared to driver, and from there to protocol.
-# The protocol, the driver and the other pure files know C99 headers only: programs without
-# PostgreSQL or sockets link them.  A header X_internal.h belongs to the files of X: no other file
-# includes it.
+# The folder tells the process of a line, and the folders it may include: sql includes session;
+# session and broker include shared; shared includes driver; driver includes protocol.  The
+# protocol, the driver and the other pure files include C99 headers only: programs without
+# PostgreSQL or sockets link them.  Only the files of X include X_internal.h.
 includes_point_down()
 {
     perl -ne '
@@ -65,7 +64,7 @@ includes_point_down()
         }
         ($room) = $ARGV =~ m{^src/(\w+)/};
         if (/^\s*#\s*include/) {
-            # ours are named in one way, so that none goes by another
+            # a header of ours must be named in this way
             ($name) = m{["<]([^">]+)[">]};
             ($to) = $name =~ m{(?:^|/)(protocol|driver|shared|broker|session|sql)/\w+\.h$};
             @ours = $name =~ m{^(?:\.+/)*([^/]+)$} ? glob "src/*/$1" : ();
@@ -79,8 +78,8 @@ includes_point_down()
         END { print @wrong; exit @wrong > 0 }' src/*/*.[ch]
 }
 
-# C99 has an allocator, a clock and files as well.  Protocol and driver call none of them: only
-# each other, and what copies and compares.
+# C99 also has an allocator, a clock and files.  Protocol and driver call only each other, and
+# functions that copy and compare.
 pure_rooms_call_nothing()
 {
     local file
@@ -98,7 +97,7 @@ pure_rooms_call_nothing()
             exit @wrong > 0 }'
 }
 
-# The last column of the tables of rooms in src/README.md is what the files include.
+# The last column of the tables of rooms in src/README.md lists the includes of the files.
 rooms_are_described()
 {
     perl -e '
@@ -130,7 +129,7 @@ rooms_are_described()
         exit @wrong > 0'
 }
 
-# No file uses itself by way of others.  Files that share an X_internal.h are one here.
+# No file includes itself through other files.  Files that share an X_internal.h count as one.
 no_circles()
 {
     perl -e '
@@ -164,9 +163,9 @@ no_circles()
         exit @circle > 0'
 }
 
-# No loop, and no call but for those that copy a text or are inline, between
-# SpinLockAcquire and SpinLockRelease: who waits for a spinlock burns a processor,
-# and after a minute ends the server.
+# Between SpinLockAcquire and SpinLockRelease there is no loop, and no call except inline
+# functions and copies of texts: a process that waits for a spinlock burns a processor, and
+# ends the server after a minute.
 spinlocks_are_short()
 {
     ! perl -ne '
@@ -177,8 +176,8 @@ spinlocks_are_short()
         close ARGV if eof' redlock_pg.c src/*/*.c | grep .
 }
 
-# Names that not all supported servers have belong into compat.h: CI builds against two of
-# these servers only.
+# Names that some supported servers lack belong into compat.h: CI builds against two servers
+# only.
 names_are_everywhere()
 {
     ! grep -nE '\b(INT64_MODIFIER|pg_(attribute_)?noreturn|ShmemInitHash)\b' redlock_pg.c src/*/*.[ch] |
@@ -223,21 +222,20 @@ tests_page_is_current()
     scripts/tests_page.pl | diff t/README.md -
 }
 
-# One table says which terms of a lock can be combined.
+# The table of terms that cannot be combined agrees with src/sql/terms.c.
 terms_are_documented()
 {
     scripts/terms_table.pl | diff docs/reference/functions.md -
 }
 
-# The flags of the compiler that PostgreSQL was built with may be unknown to
-# clang; that is no fault of ours.
+# clang may not know all flags of PostgreSQL's compiler.
 builds_with_clang()
 {
     make -j2 PG_CONFIG="$PG_CONFIG" CC=clang \
         COPT="-Werror -Wno-unknown-warning-option -Wno-ignored-optimization-argument -Wno-ignored-attributes"
 }
 
-# Each file by itself; both directories have a node.h.
+# Each file by itself, because both directories have a node.h.
 simulator_builds_with_clang()
 {
     local file

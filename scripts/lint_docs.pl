@@ -1,18 +1,18 @@
 #!/usr/bin/perl
 # scripts/lint_docs.pl: do the documents say what the sources say?
 #
-#   lint_docs.pl messages    messages: those that are quoted are emitted, and those that
-#                            are emitted are explained, in a table sorted by message
-#   lint_docs.pl settings    settings: each has its row, and none is named that is not there
-#   lint_docs.pl objects     functions, views, columns: the same, with their signatures
+#   lint_docs.pl messages    quoted messages are emitted, and emitted messages are explained,
+#                            in a table sorted by message
+#   lint_docs.pl settings    each setting has its row, and no other setting is named
+#   lint_docs.pl objects     the same for functions, views and columns, with signatures
 #   lint_docs.pl links       links, anchors, paths and commands lead somewhere, also the
 #                            paths in comments of the sources and tests
-#   lint_docs.pl examples    blocks of code are marked as what they are, and can be read
-#   lint_docs.pl prose       README and the pages for users are short, and their sentences plain
-#   lint_docs.pl versions    the version that is named here and there, and META.json by
-#                            the PGXN Meta Spec
+#   lint_docs.pl examples    blocks of code have the right mark, and can be parsed
+#   lint_docs.pl prose       README and the pages for users are short, with plain sentences
+#   lint_docs.pl versions    all files name the same version, and META.json follows the
+#                            PGXN Meta Spec
 #
-# Prints what is wrong, and then fails.  scripts/lint.sh calls it, at the root of the tree.
+# Prints each fault, and then fails.  scripts/lint.sh calls it, at the root of the tree.
 
 use strict;
 use warnings;
@@ -74,7 +74,7 @@ sub prose_of
 	return $text;
 }
 
-# The text of a section, with those below it.
+# The text of a section, with its subsections.
 sub section_of
 {
 	my ($path, $title) = @_;
@@ -90,7 +90,7 @@ sub is_in
 	return scalar grep { $_ eq $text } @list;
 }
 
-# Compares two lists of names, each of which should have what the other has.
+# Compares two lists, which should have the same names.
 sub compare
 {
 	my ($what, $there, $documented) = @_;
@@ -103,7 +103,7 @@ sub compare
 # Messages
 #
 
-# PostgreSQL's own, and those of Redis that do not begin with a word in capitals.
+# Messages of PostgreSQL, and of Redis without a first word in capitals.
 sub is_foreign
 {
 	my ($message) = @_;
@@ -127,9 +127,9 @@ sub is_foreign
 		'skipping missing configuration file');
 }
 
-# What needs no explanation: it says itself that all is well, has its reason in it, is a
-# sum of others, or is for those who change the extension; of a node, a part of another message,
-# or of the connection beside its own.
+# Messages that need no explanation: good news, messages with their reason or a sum of other
+# messages, messages for developers; of a node, a part of another message, or of its second
+# connection.
 my @unexplained = (
 	'redlock node %s is ready',
 	'redlock.nodes is in force now',
@@ -143,20 +143,20 @@ my @unexplained = (
 	'its appendonly is no',
 	'it has a passphrase',);
 
-# A quoted message as a pattern: "..." is what is filled in.
+# A quoted message as a pattern: "..." stands for a filled-in value.
 sub pattern_of
 {
 	return join '.*', map { quotemeta } split /\Q...\E/, $_[0], -1;
 }
 
-# The strings of the sources, each with a pattern of what may come of it.
+# The strings of the sources, each with a pattern of its possible texts.
 sub texts_of_sources
 {
 	my @texts;
 
 	foreach my $source (map { content_of($_) } @sources)
 	{
-		# adjacent strings are one
+		# join adjacent strings
 		$source =~ s/"\s*INT64_\w+\s*"/%d/g;
 		$source =~ s/(?<!\\)"\s+"//g;
 		foreach ($source =~ /"((?:[^"\\\n]|\\.)*)"/g)
@@ -170,7 +170,7 @@ sub texts_of_sources
 	return @texts;
 }
 
-# What ereport says in them, without the sums of many.
+# The messages of ereport, without sums of several messages.
 sub primary_messages
 {
 	my @messages;
@@ -187,7 +187,7 @@ sub primary_messages
 	return @messages;
 }
 
-# Code of four words or more that is no command, clause or setting.
+# Code of four words or more, except commands, clauses and settings.
 sub is_quotation
 {
 	my ($code) = @_;
@@ -195,7 +195,7 @@ sub is_quotation
 	return $code =~ /^(?:\.\.\.|[A-Za-z][a-z]*[_a-z.]*)(?: \S+){3,}$/ && $code !~ /[=|(<>\[]/;
 }
 
-# The messages of the one table of docs/reference/errors.md.
+# The messages of the table of docs/reference/errors.md.
 sub listed_messages
 {
 	my ($path) = @_;
@@ -266,7 +266,7 @@ sub messages
 	@patterns = map { pattern_of($_) } @messages;
 	foreach my $message (primary_messages(), node_errors())
 	{
-		# what is filled in may be anything, and so may what "..." stands for
+		# a filled-in value may be any text, and so may "..."
 		(my $sample = $message) =~ s/%(?:[-.*\d]*l*[a-z])/.../g;
 		my $pattern = pattern_of($sample);
 		next if is_in($message, @unexplained);
@@ -290,14 +290,14 @@ sub settings
 	complain("settings in docs/reference/settings.md: not in the order of $settings_file")
 	  if "@there" ne "@rows" && !$wrong;
 
-	# also messages and their hints, and what is said of the objects
+	# also messages, their hints, and the comments of SQL objects
 	foreach my $document (all_documents(), @sources, $script)
 	{
-		# strings in parts are one
+		# join strings in parts
 		my $text = content_of($document) =~ s/(?<!\\)"\s*\n\s*"//gr;
 		foreach my $name ($text =~ /(?<![\w\/])(redlock\.(?!lua\b)\w+)/g)
 		{
-			# "redlock.tls_..." are all that begin so
+			# "redlock.tls_..." stands for all settings with this prefix
 			complain("$document: no such setting: $name")
 			  unless is_in($name, @there) || ($name =~ /_$/ && grep { /^\Q$name\E/ } @there);
 		}
@@ -308,7 +308,7 @@ sub settings
 # Functions, views, columns
 #
 
-# "resource text, wait interval = NULL", however it is laid out.
+# Parameters in one layout: "resource text, wait interval = NULL".
 sub normal_parameters
 {
 	my ($text) = @_;
@@ -341,7 +341,7 @@ sub objects
 		$objects{$name} = 1;
 		if ($parameters =~ /^OUT /)
 		{
-			# what the views are made of
+			# the columns of views
 			$columns{$name} = [ map { /^OUT (\w+)/ } split /, /, $parameters ];
 			next;
 		}
@@ -402,7 +402,7 @@ sub objects
 	compare('views in docs/reference/views.md',
 		[ sort grep { !/_rows?$/ && $_ ne 'redlock_fences' } keys %columns ], [ sort @headings ]);
 
-	# whatever is named
+	# all functions that documents name
 	foreach my $document (@documents)
 	{
 		foreach my $name ($document, content_of($document) =~ /\b(redlock_\w+(?:\.\w+)?)/g)
@@ -436,7 +436,7 @@ sub prose
 
 			complain("$document: a paragraph of $count words, and 120 are the limit: $begin")
 			  if $count > 120 && $paragraph !~ /^\s*\|/;
-			# as a sentence, and not as a question
+			# statements, not questions
 			while ($paragraph =~ /(?:^|[.:!?] )((?:Who|What)\b[^.?!|]*[.?!])/mg)
 			{
 				complain("$document: name the actor in place of: $1") if $1 !~ /\?$/;
@@ -449,7 +449,7 @@ sub prose
 # Links
 #
 
-# The anchors that GitHub makes of a document's headings.
+# The anchors of a document's headings, as GitHub forms them.
 sub anchors_of
 {
 	my ($path) = @_;
@@ -467,7 +467,7 @@ sub anchors_of
 	return \%anchors;
 }
 
-# Files of the tree that are named, from its root, and functions that are said to be there.
+# Paths from the root of the tree, and functions named as part of a file, must exist.
 sub check_paths
 {
 	my ($file) = @_;
@@ -476,7 +476,7 @@ sub check_paths
 	$text =~ s/^#include .*//mg; # from src, and for the compiler to check
 	foreach my $path ($text =~ /(?<![\w\/.\-])((?:\.ci|bench|docs|scripts|sql|src|t|test)\/[\w.\/\-]*\w)/g)
 	{
-		# programs are made of a file
+		# a program exists as its C file
 		complain("$file: no such file: $path") unless -e $path || -e "$path.c";
 	}
 	while ($text =~ /\b(\w+_\w+) of (src\/[\w\/]+\.[ch])\b/g)
@@ -487,7 +487,7 @@ sub check_paths
 	}
 }
 
-# What a document says to run: parts of scripts/test.sh, targets of the Makefile.
+# The commands of a document: parts of scripts/test.sh and targets of the Makefile must exist.
 sub check_commands
 {
 	my ($document) = @_;
@@ -540,7 +540,7 @@ sub links
 			}
 		}
 
-		# the changes may name what is gone
+		# CHANGELOG.md may name removed files
 		check_paths($document) unless $document eq 'CHANGELOG.md';
 		check_commands($document);
 	}
@@ -552,8 +552,8 @@ sub links
 # Examples
 #
 
-# t/docs_examples.t runs those marked as SQL.  So none may be marked otherwise by mistake;
-# and what it does not run must at least be read without an error.
+# t/docs_examples.t runs blocks marked as SQL, so no SQL may have another mark.  Other blocks
+# must at least be parsed without an error.
 my %reader = (sh => [ 'bash', '-n' ], python => [ 'python3', '-c', 'import ast, sys; ast.parse(sys.stdin.read())' ]);
 
 sub examples
@@ -581,7 +581,7 @@ sub examples
 # Versions
 #
 
-# What https://pgxn.org/spec wants, as far as we use it.
+# The rules of https://pgxn.org/spec, as far as we use it.
 sub check_meta
 {
 	my ($meta) = @_;

@@ -4,18 +4,17 @@
 #
 #	scripts/lua_text.pl >src/protocol/lua_text.c
 #
-# Comments, indentation and empty lines go.  Where an error of a node names a line of
+# Removes comments, indentation and empty lines.  When an error of a node names a line of
 # user_script, count the lines of the script in lua_text.c.  Users build without this program,
-# so what it makes is part of the tree; test/unit/lua_text.t says when that is stale.
+# so lua_text.c is part of the tree; test/unit/lua_text.t fails when lua_text.c is stale.
 #
-# A function of the Lua whose name is in capitals is a piece: no node pays for a call of it.
-# Its body stands in the place of each use, with the arguments in the places of the parameters.
-# A piece of one line, "function NAME(...) return ... end", stands in an expression; one of
-# several lines, up to "end" without indentation, is a statement by itself.
+# A Lua function with a name in capitals is a piece: nodes execute no call.  The body of a piece
+# replaces each use, with the arguments in the places of the parameters.  A piece on a single
+# line, "function NAME(...) return ... end", is part of an expression; a longer piece, up to
+# "end" without indentation, is a statement.
 #
-# A constant of lua.h stands in the Lua by its name, and the C compiler puts it in: a number
-# as it is, a string in quotes.  tostring(CONSTANT) becomes its text, so that no node spends
-# time on the call.
+# The Lua names constants of lua.h, and the C compiler inserts their values: a number as it is,
+# a string in quotes.  tostring(CONSTANT) becomes its text, which saves nodes the call.
 use strict;
 use warnings;
 
@@ -57,7 +56,7 @@ sub lines_of
 	return @lines;
 }
 
-# Each line by itself; those of which nothing is left follow the one before.
+# A C string for each line; empty lines follow the line before.
 sub c_string
 {
 	my ($file) = @_;
@@ -71,7 +70,7 @@ sub c_string
 	return join "\n", map { qq{\t"$_\\n"} } @lines;
 }
 
-# The pieces of a file by their names, and the other lines, each with its place.
+# The pieces of a file by their names, and all other lines with their places.
 sub pieces_of
 {
 	my ($file) = @_;
@@ -98,7 +97,7 @@ sub pieces_of
 	return \%piece, @main;
 }
 
-# The lines, with bodies in the places of the uses of pieces.
+# The lines, with pieces replaced by their bodies.
 sub expanded
 {
 	my ($piece, @lines) = @_;
@@ -119,7 +118,7 @@ sub expanded
 	return @expanded;
 }
 
-# A line, with expressions in the places of the uses of pieces.
+# A line, with pieces replaced by their expressions.
 sub with_values
 {
 	my ($piece, $line, $where) = @_;
@@ -133,7 +132,7 @@ sub with_values
 		my %argument = arguments_of($used, $text, $where);
 		$used->{used} = 1;
 		substr($line, $begin, $end - $begin) = with($used->{value}, \%argument);
-		pos($line) = $begin; # the value may use others
+		pos($line) = $begin; # the value may use other pieces
 	}
 	return $line;
 }
@@ -158,7 +157,7 @@ sub with
 	return $text;
 }
 
-# What a node has to read of a line, as it stands in a string of C.
+# The part of a line that nodes must read, as a string of C.
 sub bare
 {
 	my ($line, $where) = @_;

@@ -3,24 +3,23 @@
 #
 #   scripts/matrix.sh                       the short tier of scripts/test.sh in every row
 #   scripts/matrix.sh trixie forky          in these rows
-#   scripts/matrix.sh trixie -- tap t/hosts_exclude.t   what follows -- is for test.sh
-#   scripts/matrix.sh --write [ROW ...]     afterwards make the table in
-#                                           docs/compatibility.md of the last result of
-#                                           each row that ran the short tier
+#   scripts/matrix.sh trixie -- tap t/hosts_exclude.t   with arguments for test.sh
+#   scripts/matrix.sh --write [ROW ...]     then write the table in docs/compatibility.md
+#                                           from each row's last result of the short tier
 #   scripts/matrix.sh --list                the rows
 #
-# A row is a Debian release in a directory of its own, made with debootstrap from the
-# archive that this machine's apt uses, with what scripts/deps.sh installs there.  It
-# stays in ${REDLOCK_MATRIX:-/var/cache/redlock_matrix}, beside the log of its last run;
-# remove it to have newer packages.  Nothing else of the machine changes: what runs
-# there has its own mounts and process numbers, which end with it, however it ends.
+# A row is a Debian release in its own directory, made with debootstrap from the archive
+# of this machine's apt, with the packages of scripts/deps.sh.  The directory stays in
+# ${REDLOCK_MATRIX:-/var/cache/redlock_matrix}, beside the log of its last run; remove the
+# directory to get newer packages.  Nothing else of the machine changes: processes of a row
+# have their own mounts and process numbers, which end with them.
 #
 # In trixie-sanitize PostgreSQL and the extension are built with the address and the
-# undefined-behaviour sanitizer (scripts/build_postgres.sh): what they find ends the process,
-# and a test fails.  Its tests are those of the other rows, fewer at a time, since they are
-# slow; there is no pg_cron.
+# undefined-behaviour sanitizer (scripts/build_postgres.sh): a finding ends the process, and
+# a test fails.  The row runs the same tests, fewer at a time because they are slow, and
+# without pg_cron.
 #
-# Must run as root.  Prints one line a row, and ends with "N passed, N failed", which
+# Must run as root.  Prints a line for each row, and ends with "N passed, N failed", which
 # counts rows.
 set -eu
 
@@ -30,7 +29,7 @@ set -eu
 TABLE=$ROOT/docs/compatibility.md
 ROWS="bookworm trixie trixie-valkey trixie-sanitize forky forky-valkey experimental pgserver16"
 
-# What row $1 is: its release, and the environment of the scripts there.
+# Sets the release of row $1, and the environment of its scripts.
 describe_row()
 {
     RELEASE=$1
@@ -58,7 +57,7 @@ describe_row()
     esac
 }
 
-# Runs a command in a process group of its own, which ends with us; STATUS is its status.
+# Runs a command in a new process group, which ends with us.  Sets STATUS.
 CHILD=
 attended()
 {
@@ -76,7 +75,7 @@ trap 'exit 143' TERM HUP
 
 # ---- a row's root ----
 
-# Makes the root of row $1 if it is not there.  It has its name once it is complete.
+# Makes the root of row $1 if there is none.  The directory gets its name when complete.
 make_root()
 {
     local row=$1 root=$CACHE/$1 made=$CACHE/$1.new
@@ -87,7 +86,7 @@ make_root()
     case $row in
     experimental)
         sed -i 'p; s/ sid main$/ experimental main/' "$made/etc/apt/sources.list"
-        # apt takes nothing from there by itself
+        # apt does not install from experimental by itself
         printf '%s\n' 'Package: src:postgresql-19 src:redis' 'Pin: release a=experimental' \
             'Pin-Priority: 990' >"$made/etc/apt/preferences.d/matrix"
         ;;
@@ -99,8 +98,8 @@ make_root()
     mv "$made" "$root"
 }
 
-# PostgreSQL 16, which no release of Debian has: that of a Python package.  The Perl modules
-# of the TAP tests are those of the release's version.
+# Adds PostgreSQL 16 from a Python package, because no release of Debian has 16.  The Perl
+# modules of the TAP tests are of the release's version.
 add_pgserver()
 {
     local opt=$1/opt/pgserver
@@ -108,7 +107,7 @@ add_pgserver()
     mkdir "$opt"
     python3 -m pip --no-cache-dir download --no-deps --only-binary :all: --python-version 3.11 \
         --platform manylinux2014_x86_64 --dest "$opt" pgserver==0.1.4
-    # its programs look for libraries in ../../../pgserver.libs, which a copy has not
+    # the programs look for libraries in ../../../pgserver.libs, which a copy lacks
     (cd "$opt" && python3 -m zipfile -e ./*.whl . && mv pgserver/pginstall . &&
         cp pgserver.libs/* pginstall/lib && chmod +x pginstall/bin/* &&
         find pginstall/lib/postgresql/pgxs -type f -exec chmod +x {} + &&
@@ -132,7 +131,7 @@ add_sanitized()
 
 # ---- a row's run ----
 
-# What row $1 has: "PostgreSQL | hiredis | nodes".
+# Prints the versions of row $1: "PostgreSQL | hiredis | nodes".
 versions_of()
 {
     in_root "$CACHE/$1" "${ENVIRONMENT[@]}" bash -c '. /mnt/scripts/lib.sh

@@ -4,13 +4,13 @@
 #   scripts/package_check.sh                  for bookworm and trixie
 #   scripts/package_check.sh RELEASE ...      for these releases of Debian
 #
-# For each release, in a root of its own (scripts/roots.sh): builds the packages from
-# the archive that "make dist" makes of the last commit and from debian/, runs lintian,
-# looks for the files, installs the packages, runs scripts/demo.sh with them, and removes
-# them.  At last pg_upgrade, from the first release's PostgreSQL to that of the last,
-# with the packages of both (scripts/pg_upgrade_check.sh).
+# For each release, in its own root (scripts/roots.sh): builds the packages from the
+# archive of "make dist" and from debian/, runs lintian, checks the lists of files,
+# installs the packages, runs scripts/demo.sh with them, and removes them.  At last runs
+# pg_upgrade from the first release's PostgreSQL to the last release's, with the packages
+# of both (scripts/pg_upgrade_check.sh).
 #
-# Must run as root.  The packages are in packages/ of each root at the end.  Ends with
+# Must run as root.  The packages remain in packages/ of each root.  Ends with
 # "N passed, N failed".
 set -eu
 
@@ -25,7 +25,7 @@ BUILD_TOOLS="build-essential debhelper libhiredis-dev lintian postgresql-server-
 apt() { apt-get -q -y -o Dpkg::Use-Pty=0 "$@"; }
 install_packages() { apt install --no-install-recommends "$@"; }
 
-# No server is to start there, nor is one to be created.
+# Prepares a root in which no server starts, and no cluster is created.
 prepare()
 {
     mkdir -p /etc/postgresql-common/createcluster.d
@@ -47,7 +47,7 @@ build()
     tree=$(echo redlock_pg-*)
     version=${tree#redlock_pg-}
     name=redlock-pg
-    # what users of the archive do
+    # as users of the archive do
     pg_config=$(ls /usr/lib/postgresql/*/bin/pg_config | sort -V | tail -n 1)
     make -s -C "$tree" PG_CONFIG="$pg_config"
     make -s -C "$tree" PG_CONFIG="$pg_config" DESTDIR=/packages/built/installed install
@@ -62,7 +62,7 @@ build()
 
 check_lintian() { lintian --allow-root --fail-on error /packages/built/*.changes; }
 
-# Prints the lists of files, and fails if one has not what it should have.
+# Prints the lists of files, and fails if a file is missing.
 check_files()
 {
     local deb list major file missing=0
@@ -91,14 +91,14 @@ check_files()
 check_installed()
 {
     install_packages /packages/built/postgresql-*-redlock_*.deb
-    # apt has taken the server along
+    # apt has installed the server, too
     (cd /mnt && debian/tests/demo)
     apt purge 'postgresql-*-redlock'
     ! ls -d /usr/lib/postgresql/*/lib/redlock_pg* /usr/share/postgresql/*/extension/redlock_pg* \
         /usr/share/doc/*redlock* 2>/dev/null
 }
 
-# The other release's PostgreSQL comes beside this one's.
+# Runs pg_upgrade, with the other release's PostgreSQL beside this release's.
 check_pg_upgrade()
 {
     local mirror=$1 release=$2 old new
@@ -141,8 +141,8 @@ FAILED=0
 LOG=$(mktemp)
 trap 'rm -f "$LOG"' EXIT
 
-# Runs a step in the root of release $1; its output is shown if $3 is not empty, or if
-# it fails.
+# Runs a step in the root of release $1; shows the output if $3 is not empty, or if the
+# step fails.
 step()
 {
     local release=$1 what=$2 shown=$3

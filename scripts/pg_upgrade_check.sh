@@ -1,12 +1,12 @@
 #!/bin/bash
-# scripts/pg_upgrade_check.sh: pg_upgrade, with the extensions that are installed
+# scripts/pg_upgrade_check.sh: pg_upgrade with the installed extensions
 #
 #   PG_CONFIG=/new/pg_config scripts/pg_upgrade_check.sh /old/pg_config
 #
 # Upgrades a cluster of the old PostgreSQL, with databases that have 0.1.0 and the
 # present version of redlock_pg, to the new PostgreSQL.  Fences, privileges and versions
-# must be as before; the fence refuses what it would have refused before, and admits a
-# new holder.  Works in a temporary directory with copies of both, as scripts/test.sh.
+# must be as before; the fence refuses the same tokens, and admits a new holder.  Works in
+# a temporary directory with copies of both, like scripts/test.sh.
 set -eu
 
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
@@ -18,7 +18,7 @@ set -eu
 
 if [ -z "${REDLOCK_INNER-}" ]; then
     old_config=$1
-    # where it will be
+    # its path in the copy
     after_copy() { copy_postgres "$TMP" "$old_config" >"$TMP/old"; }
     run_in_private_copy scripts/pg_upgrade_check.sh "$old_config"
 fi
@@ -30,10 +30,10 @@ NEW_BIN=$(dirname "$PG_CONFIG")
 
 with_old() { PATH=$OLD_BIN:$PATH "$@"; }
 
-# what query $3 gives in database $2 of cluster $1
+# prints the result of query $3 in database $2 of cluster $1
 ask() { psql_on "$1" -d "$2" -Atq -v ON_ERROR_STOP=1 -c "$3"; }
 
-# Compares what database $2 of cluster $1 gives for query $3 with $4.
+# Compares the result of query $3 in database $2 of cluster $1 with $4.
 expect()
 {
     local got
@@ -74,7 +74,7 @@ ask old earlier "CREATE EXTENSION redlock_pg VERSION '0.1.0'"
 ask old present "CREATE SCHEMA locks; CREATE EXTENSION redlock_pg SCHEMA locks; ALTER DATABASE present SET search_path = locks, public"
 for db in earlier present; do
     ask old $db "BEGIN; SELECT redlock_acquire('$db'), redlock_acquire('newer'); SELECT redlock_fence('$db'), redlock_fence('newer'); COMMIT" >/dev/null
-    # one whose holder had a larger token than the nodes will give
+    # a fence whose holder had a larger token than the nodes will give
     ask old $db "UPDATE redlock_fences SET token = token + 1000000000000 WHERE resource = 'newer'"
     ask old $db "REVOKE EXECUTE ON FUNCTION redlock_release_all FROM PUBLIC; GRANT EXECUTE ON FUNCTION redlock_release_all TO worker"
     ask old $db "$FENCES" >"$TMP/fences.$db"

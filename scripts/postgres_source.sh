@@ -1,15 +1,15 @@
 #!/bin/bash
-# scripts/postgres_source.sh: get PostgreSQL's source, and say where it is
+# scripts/postgres_source.sh: get PostgreSQL's source, and print its path
 #
 # Prints the path of an archive with the upstream source of the PostgreSQL in use
-# (PG_CONFIG or PG_MAJOR choose it), as the distribution's source package has it.
-# Where that very version is not served, another minor version of the same major
-# is taken.  The archive is kept in ${REDLOCK_CACHE:-~/.cache/redlock_pg}.
+# (PG_CONFIG or PG_MAJOR choose it), from the distribution's source package.  If
+# this version is not available, takes another minor version of the same major
+# version.  The archive stays in ${REDLOCK_CACHE:-~/.cache/redlock_pg}.
 #
-# apt does the work: it knows mirrors, proxies and signatures.  It gets a
-# configuration of its own, with the machine's sources as source packages, and
-# directories of its own, so nothing of the machine's changes.  Fails where there
-# is no apt, or nothing answers.
+# apt does the work, with its mirrors, proxies and signatures.  apt gets a separate
+# configuration, with the machine's sources as source packages, and separate
+# directories, so the machine's apt does not change.  Fails without apt, or if no
+# mirror answers.
 set -eu
 
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
@@ -34,7 +34,7 @@ trap 'exit 130' INT
 trap 'exit 143' TERM HUP
 mkdir -p "$work"/{sources,conf,lists/partial,archives/partial,out}
 
-# The machine's configuration, without what it runs after an update.
+# The machine's configuration, without the commands after an update.
 eval "$(apt-config shell list Dir::Etc::sourcelist/f lists Dir::Etc::sourceparts/d \
     parts Dir::Etc::parts/d)"
 cp "$parts"/* "$work/conf" 2>/dev/null || true
@@ -46,7 +46,7 @@ cat >"$work/apt.conf" <<CONF
 Dir::Etc::parts "$work/conf";
 CONF
 
-# Its sources, as those of source packages.
+# The machine's sources, as sources of source packages.
 for file in "$list" "$lists"/*.list; do
     if [ -e "$file" ]; then
         sed -n 's/^deb[[:space:]]/deb-src /p' "$file" >"$work/sources/$(basename "$file" .list).list"
@@ -69,7 +69,7 @@ with_apt()
         -o APT::Sandbox::User=root -o Acquire::http::Timeout=30 -o Acquire::Retries=1 "$@" </dev/null
 }
 
-# A source that does not answer is no matter if another has it.
+# A source may fail to answer, if another source has the package.
 with_apt apt-get update >"$work/log" 2>&1 || true
 served=$(with_apt apt-cache --only-source showsrc "postgresql-$major" 2>/dev/null |
     sed -n 's/^Version: //p' | sort -rV)

@@ -1,9 +1,9 @@
 #!/bin/bash
-# scripts/release_check.sh: what is to pass before a release, besides scripts/test.sh
+# scripts/release_check.sh: the checks before a release, besides scripts/test.sh
 #
-# All tests on servers, PostgreSQL's own too, on a PostgreSQL with assertions and on
-# one with sanitizers (scripts/build_postgres.sh).  An hour or more on two cores.
-# Ends with one line for each part, and with an error when anything failed.
+# Runs all tests on servers, PostgreSQL's own too, on a PostgreSQL with assertions and
+# on one with sanitizers (scripts/build_postgres.sh).  An hour or more on two cores.
+# Ends with a line for each part, and with an error if a part failed.
 #
 #   scripts/release_check.sh [cassert | sanitize]...    these only
 set -eu

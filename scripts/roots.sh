@@ -1,13 +1,13 @@
 # scripts/roots.sh: Debian releases in directories of their own; sourced by bash
 #
-# They are made with debootstrap, from the archive that this machine's apt uses, and
-# stay in $CACHE; remove one to have newer packages.  Nothing else of the machine
-# changes: what runs there has its own mounts and process numbers, which end with it,
-# however it ends.
+# debootstrap makes the directories from the archive of this machine's apt.  They stay
+# in $CACHE; remove a directory to get newer packages.  Nothing else of the machine
+# changes: a process in a root has its own mounts and process numbers, which end with
+# the process.
 
 CACHE=${REDLOCK_MATRIX:-/var/cache/redlock_matrix}
 
-# The first of the machine's repositories that has release $1.
+# Prints the first of the machine's repositories with release $1.
 mirror_of()
 {
     local uri file
@@ -25,8 +25,7 @@ mirror_of()
     die "none of the repositories of this machine's apt has Debian's $1"
 }
 
-# Runs a command in directory $1 as if that were the whole machine, with this checkout
-# in /mnt.
+# Runs a command in directory $1 as the whole machine, with this checkout in /mnt.
 in_root()
 {
     local root=$1
@@ -57,11 +56,11 @@ make_bare_root()
     local root=$1 release=$2 mirror
 
     mirror=$(mirror_of "$release")
-    # Scripts of older versions don't know newer releases; they are all made as sid is.
+    # older versions of debootstrap lack scripts of newer releases: use the script of sid
     unshare --mount --propagation private --pid --fork --kill-child \
         debootstrap --variant=minbase "$release" "$root" "$mirror" /usr/share/debootstrap/scripts/sid
     cp /etc/hosts "$root/etc/hosts"
-    # that of sid may be past its date
+    # the release file of sid may be expired
     echo 'Acquire::Check-Valid-Until "false";' >"$root/etc/apt/apt.conf.d/redlock"
     echo "deb $mirror $release main" >"$root/etc/apt/sources.list"
 }

@@ -1,9 +1,9 @@
 #!/bin/bash
 # scripts/test.sh: build redlock_pg and run its tests, from nothing
 #
-#   scripts/test.sh                    what a change needs, in minutes: unit, a short
-#                                      campaign of the simulator, regress, tap
-#   scripts/test.sh full               everything; what CI runs
+#   scripts/test.sh                    the tests for each change, in minutes: unit, a
+#                                      short campaign of the simulator, regress, tap
+#   scripts/test.sh full               everything, as CI does
 #   scripts/test.sh unit               the unit tests, without a server
 #   scripts/test.sh sim                the core in the simulator: a short campaign,
 #                                      its mutants, its node against a real one,
@@ -15,12 +15,11 @@
 #   scripts/test.sh chaos              two minutes of real faults on real servers
 #   scripts/test.sh bench              whether bench/run still has all its figures
 #
-# Installs what is missing (scripts/deps.sh), then works in a temporary
-# directory with its own copy of PostgreSQL, its own servers on this machine's
-# loopback interface and its own Redis nodes; all of it is gone at the end.
-# KEEP=1 in the environment keeps the directory.  TAP_JOBS is how many TAP files run
-# at a time; twice the number of processors unless told.  Ends with the line
-# "N passed, N failed", and with an error when anything failed.
+# Installs missing packages (scripts/deps.sh), then works in a temporary directory
+# with a copy of PostgreSQL, servers on the loopback interface and Redis nodes; all
+# are removed at the end.  KEEP=1 in the environment keeps the directory.  TAP_JOBS
+# is the number of TAP files at a time; by default twice the number of processors.
+# Ends with the line "N passed, N failed", and with an error if a test failed.
 set -eu
 
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
@@ -55,7 +54,7 @@ if [ -z "${REDLOCK_INNER-}" ]; then
     case "$part $*" in
     full* | short* | 'tap ' | *session_drivers*) drivers=$("$ROOT/scripts/drivers.sh") ;;
     esac
-    # what has to be fetched before the rights of root are given up
+    # downloads that must come before root's rights are dropped
     after_copy()
     {
         [ -z "${source-}" ] || cp "$source" "$TMP/postgres-source"
@@ -82,9 +81,9 @@ count()
     FAILED=$((FAILED + $2))
 }
 
-# Counts what the test programs said in file $1: "passed failed".  Subtests are
-# indented and count as the one test they are; what was skipped, or is a known
-# shortcoming, is neither.  Also knows the lines of pg_regress before 16.
+# Counts the results of test programs in file $1, and prints "passed failed".
+# Indented subtests count as one test; skipped tests and known shortcomings do not
+# count.  Also reads the lines of pg_regress before 16.
 tally()
 {
     perl -ne '
@@ -94,8 +93,8 @@ tally()
         END { print $passed + 0, " ", $failed + 0, "\n" }' "$1"
 }
 
-# Counts what log $1 says of a command that ended with status $2.  A command
-# that failed without a failed test, or ran none, is a failure by itself.
+# Counts the results in log $1 of a command that ended with status $2.  A command
+# that failed without a failed test, or ran no test, counts as a failure.
 count_log()
 {
     local passed failed
@@ -108,7 +107,7 @@ count_log()
     [ "$failed" -eq 0 ]
 }
 
-# The begin of what sanitizers said in these logs of servers, which may go on after it.
+# Prints the first lines of sanitizers' reports in these logs of servers.
 show_findings()
 {
     grep -h -A 12 -E 'ERROR: AddressSanitizer|: runtime error: ' "$@" | head -n 40 || true
@@ -147,7 +146,7 @@ run_sim()
     run_target script_mutants "simulator: broken scripts that conformance must find"
 }
 
-# The quick benchmark.  It fails if a figure is missing; what they are says
+# Runs the quick benchmark, which fails if a figure is missing.  The figures mean
 # nothing on a machine that has just run the tests.
 run_bench()
 {
@@ -161,8 +160,8 @@ run_bench()
     fi
 }
 
-# The short form.  Its seed is another each time; the output tells it.  What it keeps
-# when it fails is not in our directory, which goes.
+# Runs the short form, with a new seed each time, which the output shows.  After a
+# failure its files stay in a directory of their own.
 run_chaos()
 {
     heading "chaos: real faults on real servers"
@@ -174,8 +173,8 @@ run_chaos()
     cat "$TMP/chaos.log"
 }
 
-# pg_regress and the isolation tester on a server with five nodes, and on one whose node is
-# inside it.
+# Runs pg_regress and the isolation tester on a server with five nodes, and on a server
+# with the node inside it.
 run_regress()
 {
     local name
@@ -183,7 +182,7 @@ run_regress()
     for name in 1 2 3 4 5; do
         start_redis "n$name"
     done
-    # all nodes are good, and a busy machine is no error of theirs
+    # a long redlock.node_timeout keeps a busy machine from failing the tests
     run_regress_on main 5 "regression and isolation tests" <<CONF
         redlock.nodes = '$(redis_urls n1 n2 n3 n4 n5)'
         redlock.node_timeout = '10s'
@@ -196,7 +195,7 @@ CONF
 CONF
 }
 
-# Both in turn on server $1 with $2 nodes and the settings of stdin; the second runs also when the
+# Runs both on server $1 with $2 nodes and the settings of stdin, the second also if the
 # first fails.
 run_regress_on()
 {
@@ -250,14 +249,13 @@ run_regress_on()
     stop_postgres "$server"
 }
 
-# One TAP file; writes what is to be told of it into the file's .out, and the counts
-# into its .count.
+# Runs a TAP file; writes the report into NAME.out, and the counts into NAME.count.
 run_tap_file()
 {
     local file=$1 perllib=$2 pg_regress=$3 name dir log status=0 seconds=$SECONDS file_log
 
     name=$(basename "$file" .t)
-    # of its own: a name may begin as that of another file
+    # a directory for the file alone: a name may begin like another file's name
     dir=$PWD/tap/$name
     log=$TMP/tap.$name.log
     mkdir -p "$dir/tmp_check/log"
@@ -276,7 +274,7 @@ run_tap_file()
             grep -a -E -B 8 -A 12 '^ *not ok' "$log" || true
             echo "-- end of its output"
             tail -n 30 "$log"
-            # where PostgreSQL's modules send what it dies of
+            # PostgreSQL's modules write the cause of a failure there
             if [ -e "$dir/tmp_check/log/regress_log_$name" ]; then
                 echo "-- end of its own log"
                 tail -n 30 "$dir/tmp_check/log/regress_log_$name"
@@ -294,8 +292,8 @@ run_tap_file()
     cat "$TMP/tap.$name.out"
 }
 
-# What the TAP tests call first: a cluster as they want it is a copy of one that is made
-# once, which takes a tenth of the time.
+# Makes an initdb for the TAP tests, which copies a cluster made once instead of
+# creating one: this takes a tenth of the time.
 copying_initdb()
 {
     local dir=$TMP/initdb initdb
@@ -315,8 +313,7 @@ END
     PATH=$dir:$PATH
 }
 
-# Most of their time the files wait, so several run side by side.  Those that take
-# long come first.
+# Runs several TAP files at a time, because they mostly wait.  Long files come first.
 run_tap()
 {
     local perllib pg_regress file passed failed running=0
@@ -343,7 +340,7 @@ run_tap()
     done
 }
 
-# The files whose header says that they take long, then the others.
+# Prints the files whose header says that they take long, then all other files.
 long_first()
 {
     grep -l '^# Takes over a minute' "$@" || true

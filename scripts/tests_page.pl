@@ -1,8 +1,8 @@
 #!/usr/bin/perl
 # tests_page.pl
 #
-# Prints t/README.md: what each TAP test shows, and what it protects from, by the comment at its
-# head.  scripts/lint.sh compares the page.
+# Prints t/README.md: the purpose of each TAP test, and the faults it protects from, by the
+# comment at the head of the test.  scripts/lint.sh compares the page.
 #
 #   scripts/tests_page.pl >t/README.md
 

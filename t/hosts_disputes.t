@@ -340,12 +340,12 @@ subtest 'another max_ttl' => sub {
 	my $result = wait_refused($host{a});
 	like($result->{message}, qr/^redlock "refused" is not acquired, since host "b" has other settings and might get it too$/,
 		'the error names the host');
-	like($result->{detail}, qr/Its redlock\.max_ttl is 30000 ms, here it is 60000 ms\.$/, 'and in what it differs');
-	like($result->{hint}, qr/^Set redlock\.max_ttl to the same on both\. It takes locks all the same.* Locks are acquired again when/, 'and what to do');
+	like($result->{detail}, qr/redlock\.max_ttl is 30000 ms at that host, and 60000 ms at this host\.$/, 'and in what it differs');
+	like($result->{hint}, qr/^Set the same redlock\.max_ttl on both hosts\. Set redlock\.on_disagreement to refuse on that host.* This host acquires locks again when/, 'and what to do');
 	is($waiting->result->{state}, '55000', 'who waits is refused, too');
 	is($held->query("SELECT redlock_check('held') > '0'"), 't', 'what is held stays held');
 	is( $host{b}->safe_psql('postgres', "SELECT agrees, disagreement FROM redlock_hosts WHERE name = 'a'"),
-		'f|Its redlock.max_ttl is 60000 ms, here it is 30000 ms. Set redlock.max_ttl to the same on both.',
+		'f|redlock.max_ttl is 60000 ms at that host, and 30000 ms at this host. Set the same redlock.max_ttl on both hosts.',
 		'in the view');
 	is($host{b}->safe_psql('postgres', "SELECT agrees FROM redlock_hosts WHERE name = 'b'"), 't', 'one agrees with itself');
 	is($held->query("SELECT redlock_acquire('held', scope => 'session') > 0"), 't', 'and is acquired again');
@@ -407,13 +407,13 @@ subtest 'another max_ttl' => sub {
 subtest 'another database' => sub {
 	set($host{b}, "redlock.nodes = '" . join(',', map { $_->url(db => 1) } @nodes) . "'");
 	my $result = wait_refused($host{b});
-	like($result->{detail}, qr/Of node \S+ it uses database 0, and this host database 1\.$/, 'the error');
+	like($result->{detail}, qr/At node \S+, that host uses database 0, and this host database 1\.$/, 'the error');
 	wait_until(
 		sub { ($host{a}->safe_psql('postgres', "SELECT standing FROM redlock_hosts WHERE name = 'b'")) eq 'refuses' },
 		'the others know that it refuses');
 	is(psql_result($host{a}, "SELECT redlock_try('goes on')")->{state}, '', 'and go on');
 	like($host{b}->safe_psql('postgres', "SELECT disagreement FROM redlock_hosts WHERE name = 'a'"),
-		qr/Of node \S+ it uses database 0, and this host database 1\. Name the same database/, 'the view');
+		qr/At node \S+, that host uses database 0, and this host database 1\. Name the same database/, 'the view');
 	set($host{b}, "redlock.nodes = '" . node_urls(@nodes) . "'");
 	wait_agreed($host{a}, $host{b});
 };
@@ -429,7 +429,7 @@ subtest 'other nodes' => sub {
 	set($host{b}, "redlock.nodes = '" . node_urls(@nodes[2, 3, 4]) . "'", 'redlock.on_disagreement = warn');
 	my @address = map { $_->address } @nodes;
 	my $result = wait_refused($host{a},
-		qr/Only it has: $address[3], $address[4]; only this host has: $address[0], $address[1]\.$/);
+		qr/Only that host has: $address[3], $address[4]; only this host has: $address[0], $address[1]\.$/);
 	like($result->{hint}, qr/^Set redlock\.nodes to the same nodes on both\./, 'and what to do');
 	wait_until(sub { names_on($host{a}, 'WHERE NOT agrees AND nodes = 1') eq 'b' },
 		'the view has it, by the one node that both have', 60);

@@ -74,7 +74,7 @@ wait_until(
 	},
 	'a newcomer with a young node of its own is refused', 90);
 is(join(' ', sort keys %answers), '08006 55000', 'and gets no lock before');
-like($answers{'08006'}, qr/^This host takes no locks before the nodes have told it whether other hosts have the same settings\. Try again/,
+like($answers{'08006'}, qr/^Try again: this host is still asking the nodes whether other hosts have the same settings\./,
 	'which the hint explains');
 is(states_during_beats([ @host{qw(a b)} ], [ @id{qw(a b)} ]), '', 'the other hosts go on');
 is(state_on($overlapping), '55000', 'it still gets no lock');
@@ -133,7 +133,7 @@ my $result = psql_result($laptop, "SELECT redlock_try('tried')");
 is($result->{state}, '55000', 'the newcomer still gets no lock');
 like($result->{message}, qr/^redlock "tried" is not acquired, since host "[ab]" has other settings and might get it too$/,
 	'the error');
-like($result->{detail}, qr/Its redlock\.max_ttl is 60000 ms, here it is 30000 ms\./, 'and in what they differ');
+like($result->{detail}, qr/redlock\.max_ttl is 60000 ms at that host, and 30000 ms at this host\./, 'and in what they differ');
 wait_until(sub { log_of($laptop) =~ /WARNING:  redlock host "[ab]" has other settings than this one, so this host takes no locks/ },
 	'the log of the newcomer');
 foreach my $host (@host{qw(a b)})
@@ -176,7 +176,7 @@ $held->query("SELECT redlock_acquire('held', scope => 'session')");
 set($laptop, "redlock.max_ttl = '50s'", 'redlock.on_disagreement = warn');
 wait_until(sub { state_on($host{$_}) eq '55000' }, "$_ is stopped by a host that takes locks all the same", 60) foreach qw(a b);
 $result = psql_result($host{a}, "SELECT redlock_try('tried')");
-like($result->{hint}, qr/It takes locks all the same, since its redlock\.on_disagreement is warn\. Set that to refuse there, or stop that host\./,
+like($result->{hint}, qr/Set redlock\.on_disagreement to refuse on that host, or stop that host: with warn, that host goes on to take locks\./,
 	'who is told what to do');
 is($held->query("SELECT redlock_check('held') > '0'"), 't', 'what is held stays held');
 is(standing_of($host{a}, 'laptop'), 'warns', 'the view');
@@ -186,7 +186,7 @@ $by_laptop->query("SELECT redlock_acquire('of the laptop', scope => 'session')")
 set($laptop, 'redlock.on_disagreement = refuse');
 wait_until(sub { standing_of($host{a}, 'laptop') eq 'holds' }, 'it refuses, and still has a lock', 60);
 is(states_during_beats([ $host{a} ], [ $id{a} ]), '55000', 'so the others wait');
-like(psql_result($host{a}, "SELECT redlock_try('tried')")->{hint}, qr/Locks that it holds must end first/, 'as they say');
+like(psql_result($host{a}, "SELECT redlock_try('tried')")->{hint}, qr/Wait until that host has released its locks/, 'as they say');
 $by_laptop->quit;
 wait_until(sub { state_on($host{$_}) eq '' }, "$_ goes on when the lock is released", 60) foreach qw(a b);
 is(state_on($laptop), '55000', 'and the laptop does not');

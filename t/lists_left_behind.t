@@ -77,7 +77,7 @@ wait_nodes_ready($host{a}, 6);
 
 wait_until(sub { waits() || is_so('a', $is_new) }, 'a is told to leave the old nodes');
 like(slurp_file($host{a}->logfile),
-	qr/DETAIL:  Host "b" \(id [0-9a-f]{16}\) lists only nodes that are to be left\..*\n.*HINT:  Set redlock\.nodes and redlock\.nodes_next to both lists on that host/,
+	qr/DETAIL:  Host "b" \(id [0-9a-f]{16}\) uses only the list of nodes that this host is about to leave\..*\n.*HINT:  On that host, set redlock\.nodes to the old list/,
 	'its log says that b has the old list alone, and what to do');
 excludes('left behind');
 ok(!is_so('a', $is_new), 'a has not left the old nodes');
@@ -110,7 +110,7 @@ PostgreSQL::Test::Utils::append_to_file("$file.new", $damaged);
 rename "$file.new", $file or die;
 $host{a}->start;
 wait_until(sub { is_so('a', $is_new) }, 'a has what its configuration says');
-like(slurp_file($host{a}->logfile), qr/WARNING:  redlock file ".*" is not used\n.*damaged.*\n.*HINT:  It tells which two lists/,
+like(slurp_file($host{a}->logfile), qr/WARNING:  redlock file ".*" is not used\n.*damaged.*\n.*HINT:  If any host still uses only the first of the two lists/,
 	'after a file that is damaged');
 give('a', \@old, \@new);
 wait_until(sub { is_so('a', $is_settled) }, 'a has both lists again');
@@ -126,7 +126,7 @@ foreach my $other (@other)
 	both_in_force();
 }
 give('a', \@new, []);
-wait_until(sub { slurp_file($host{a}->logfile) =~ /WARNING:  redlock\.nodes is not in force, since two lists are/ }, 'as the log tells');
+wait_until(sub { slurp_file($host{a}->logfile) =~ /WARNING:  redlock\.nodes is not in force, since a change between two lists is under way/ }, 'as the log tells');
 excludes('after another list, and none');
 
 give('b', \@old, \@new);
@@ -165,7 +165,7 @@ wait_until(
 my @address = map { $_->address } @old[ 0, 1 ], @new[ 1, 2 ];
 like(
 	$told->{detail},
-	qr/Only it has: (?:$address[0], $address[1]|$address[1], $address[0]); only this host has: (?:$address[2], $address[3]|$address[3], $address[2])\./,
+	qr/Only that host has: (?:$address[0], $address[1]|$address[1], $address[0]); only this host has: (?:$address[2], $address[3]|$address[3], $address[2])\./,
 	'nodes that b has left, but for a lock, are none of its list');
 $kept->query("SELECT redlock_release('kept')");
 give('b', \@new, []);
@@ -174,11 +174,11 @@ wait_until(
 	sub {
 		$result = psql_result($host{a}, "SELECT redlock_try('held')");
 		$both++ if $result->{out} eq 't';
-		return $both || $result->{detail} =~ /It holds locks by other lists of nodes/;
+		return $both || $result->{detail} =~ /That host holds locks by another list of nodes/;
 	},
 	'b has the right nodes', 60);
 is($both, 0, 'a does not get what b has by its former nodes');
-like($result->{hint}, qr/^Wait until these locks are released; or set redlock\.nodes of that host back/, 'and is told what to do');
+like($result->{hint}, qr/^Wait until that host has released these locks\. Or, on that host, set redlock\.nodes/, 'and is told what to do');
 is(psql_result($host{a}, "SELECT name FROM redlock_hosts WHERE NOT agrees")->{out}, 'b', 'the view has it');
 is($s->query("SELECT redlock_check('held') > '0', redlock_release('held')"), 't|t', 'b had it all the time');
 wait_until(sub { psql_result($host{a}, "SELECT redlock_try('held')")->{out} eq 't' }, 'then a gets it', 60);

@@ -65,11 +65,11 @@ $host{late}->start;
 my $result;
 wait_until(sub { $result = try_on($host{late}); $result->{state} ne '08006' && $result->{state} ne '57P03' }, 'the late one has looked at the old nodes');
 is($result->{state}, '55000', 'a host that was off gets no lock by the old nodes');
-like($result->{message}, qr/^redlock "job" is not acquired, since the nodes of this server were left for others$/, 'the error');
+like($result->{message}, qr/^redlock "job" is not acquired, since the hosts have left the nodes of this server$/, 'the error');
 my $addresses = join ', ', sort map { $_->address } @new;
-like($result->{detail}, qr/^Host "[ab]" has left them for: (?:redis:\/\/)?\Q$addresses\E\.$/, 'names the nodes');
-like($result->{hint}, qr/^Set redlock\.nodes to these nodes\./, 'and what to do');
-wait_until(sub { log_of($host{late}) =~ /WARNING:  redlock\.nodes names nodes that were left for others, so this host takes no locks/ },
+like($result->{detail}, qr/^Host "[ab]" has left these nodes for: (?:redis:\/\/)?\Q$addresses\E\.$/, 'names the nodes');
+like($result->{hint}, qr/^Set redlock\.nodes to the nodes in the DETAIL\./, 'and what to do');
+wait_until(sub { log_of($host{late}) =~ /WARNING:  redlock\.nodes names old nodes that the hosts have left, so this host takes no locks/ },
 	'so does the log');
 replace_broker($host{late});
 is(try_on($host{late})->{state}, '55000', 'nor does the next broker get one') foreach 1 .. 5;

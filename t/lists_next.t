@@ -109,7 +109,7 @@ my @dead = map { 'redis://127.0.0.1:' . PostgreSQL::Test::Cluster::get_free_port
 put($host, \@old, \@dead);
 wait_until(sub { slurp_file($host->logfile) =~ /redlock.nodes and redlock.nodes_next are not in force/ },
 	'16 nodes together are too many');
-like(slurp_file($host->logfile), qr/They name 16 nodes together, and may name 15\./, 'and it is said how many may be');
+like(slurp_file($host->logfile), qr/The two lists name 16 nodes together; the limit is 15\./, 'and it is said how many may be');
 shown($host, 'now=3 null', 'the former list is in force, and nothing is said to be settled');
 is($s->run("SELECT redlock_try('new')")->{out}, 't', 'locks are asked for there');
 is_held('too many nodes');

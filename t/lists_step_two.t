@@ -221,7 +221,7 @@ give($unsettled->{b}, $unsettled->{new}, []);
 wait_until(sub { waits_for($unsettled->{b}, 'a_unsettled') || is_so($unsettled->{b}, $is_new) },
 	'unsettled: b is to leave the old nodes');
 like(slurp_file($unsettled->{b}->logfile),
-	qr/DETAIL:  Host "a_unsettled" \(id [0-9a-f]{16}\) lists nodes that stay, but holds or keeps locks only at nodes that are to be left\..*\n.*HINT:  Wait until that host is settled, see redlock_hosts\.settled\./,
+	qr/DETAIL:  Host "a_unsettled" \(id [0-9a-f]{16}\) holds or keeps locks only at nodes of the list that this host is about to leave\..*\n.*HINT:  Wait until redlock_hosts\.settled of that host is true\./,
 	'unsettled: the log says that a has both lists, and what to do');
 excludes($unsettled->{session}, $unsettled->{b}, 'unsettled');
 

@@ -81,9 +81,9 @@ sub refused
 	my $result = refused($session, "SELECT redlock_acquire('eleven')", 'the next is refused');
 	is($result->{message}, "role \"role$number\" brings in too many new redlock names", 'which names the role');
 	is($result->{detail},
-		'It has brought in 10 names or rows of redlock_fences within an hour that were new to this server, and redlock.max_new_names_per_hour is 10.',
+		'The role has brought in 10 names or rows of redlock_fences within an hour that were new to this server, and redlock.max_new_names_per_hour is 10.',
 		'how many it brought in, and how many it may');
-	like($result->{hint}, qr/^Use fewer different names, or try again later\. A superuser can raise /, 'and says what to do');
+	like($result->{hint}, qr/^Use fewer different names, or try again later\. Or let a superuser raise /, 'and says what to do');
 	refused($session, "SELECT redlock_try('eleven', scope => 'session')", 'also a try');
 	refused($session, "CALL redlock_run('eleven', 'SELECT 1')", 'and a run');
 	refused($session, "CALL redlock_lock('eleven', scope => 'session')", 'and redlock_lock');

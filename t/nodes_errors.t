@@ -61,7 +61,7 @@ sub no_quorum
 my @few = redis_nodes(2, conf => [qw(--databases 2)]);
 set_nodes($good, map { $_->url . '/5' } @few);
 row_is($few[0]->address . '/5', 'a node without that database is refused', q{state = 'refused' AND last_error = 'ERR DB index is out of range'});
-no_quorum('database', qr/: ERR DB index is out of range/, qr/^Name a database in redlock\.nodes that the node has, on all hosts, and reload\. See the view redlock_nodes\.$/);
+no_quorum('database', qr/: ERR DB index is out of range/, qr/^Name an existing database of the node in redlock\.nodes on all hosts, and reload\. See the view redlock_nodes\.$/);
 
 # ---- passwords ----
 
@@ -160,19 +160,19 @@ sub before_us
 }
 
 $first->query("SELECT redlock_acquire('own', scope => 'session')");
-before_us('held', "Process $pid of this server has held it since $time");
+before_us('held', "Process $pid of this server has held the lock since $time");
 my $notice = $s->run("CALL redlock_run('own', 'SELECT 1')")->{err};
-like($notice, qr/NOTICE: .*redlock "own" is held by another; skipped\n.*DETAIL:  Process $pid of this server has held it since $time\./s, 'a run that is skipped tells it');
+like($notice, qr/NOTICE: .*redlock "own" is held by another; skipped\n.*DETAIL:  Process $pid of this server has held the lock since $time\./s, 'a run that is skipped tells it');
 $first->query("SELECT redlock_release('own'); SELECT redlock_acquire('own', scope => 'session', mode => 'shared')");
-before_us('shared', "Sessions of this server have shared it since $time; see the view redlock_locks");
+before_us('shared', "Sessions of this server have shared the lock since $time; see the view redlock_locks");
 $first->query("SELECT redlock_release('own'); SELECT redlock_acquire('own', scope => 'detached', hold_at_most => '1 min') AS token \\gset");
-before_us('detached', "It has been a detached lock of this server since $time; see the view redlock_locks");
+before_us('detached', "The lock has been detached on this server since $time; see the view redlock_locks");
 $first->query("SELECT redlock_release('own', :token)");
 $good->cli('SET', 'redlock:own', 'plain', 'PX', 600000);
 $_->cli('SET', 'redlock:own', 'plain', 'PX', 600000) foreach @full;
 $first->send("SELECT redlock_acquire('own', scope => 'session')");
 ok($host->poll_query_until('postgres', "SELECT count(*) = 1 FROM redlock_locks WHERE resource = 'own' AND held_by = 'plain'"), 'a session waits for another client');
-before_us('asked for', "Process $pid of this server is before this one, and has asked for it since $time");
+before_us('asked for', "Process $pid of this server is ahead of this session, and has waited since $time");
 $_->cli('DEL', 'redlock:own') foreach $good, @full;
 $first->result;
 

@@ -92,7 +92,7 @@ foreach my $size (100_000, 5_000_000)
 	my $result = $s->run("SELECT redlock_acquire('big $size', wait => '200 ms')");
 	utf8::decode($result->{detail});
 	is($result->{state}, '55P03', "$size bytes: a wait ends");
-	like($result->{detail}, qr/^It was granted to: $letter{30,}\.$/, "$size bytes: its error shows whole characters");
+	like($result->{detail}, qr/^The lock was granted to: $letter{30,}\.$/, "$size bytes: its error shows whole characters");
 	$s->send("SELECT redlock_acquire('big $size', scope => 'session')");
 	my $waits = "FROM redlock_locks WHERE resource = 'big $size' AND state = 'waiting'";
 	wait_until(sub { $admin->query("SELECT count(held_by) $waits") == 1 }, "$size bytes: a session waits");
@@ -108,7 +108,7 @@ foreach my $size (100_000, 5_000_000)
 # ---- a text that is not UTF-8 ----
 
 on_nodes(q{redis.call('SET', ARGV[1], string.rep('\255\1a', 40000))}, 'redlock:raw');
-like($s->run("SELECT redlock_acquire('raw', wait => '100 ms')")->{detail}, qr/^It was granted to: .*a.*\.$/, 'bytes that are no text are shown somehow');
+like($s->run("SELECT redlock_acquire('raw', wait => '100 ms')")->{detail}, qr/^The lock was granted to: .*a.*\.$/, 'bytes that are no text are shown somehow');
 is($admin->query("SELECT count(*) FROM redlock_nodes WHERE state = 'ready' AND last_error IS NULL"), 3, 'and are no error of a node');
 
 # ---- long counters and barriers ----

@@ -75,7 +75,7 @@ my $app = session_of('app');
 		like($result->{message}, qr/^role "mallory" brings in too many new redlock names$/, 'which is told');
 		like(
 			$result->{detail},
-			qr/^It has brought in (99\d\d|10000) names .* and redlock\.max_new_names_per_hour is 10000\.$/,
+			qr/^The role has brought in (99\d\d|10000) names .* and redlock\.max_new_names_per_hour is 10000\.$/,
 			'with how many they are');
 	}
 	cmp_ok(max_counters(), '<=', LIMIT, 'no node has more counters than that');
@@ -89,7 +89,7 @@ my $app = session_of('app');
 	is($host->safe_psql('postgres', "SELECT new_names BETWEEN 9900 AND 10000, refused FROM redlock_roles WHERE role = 'mallory'"),
 		't|3', 'redlock_roles tells which role it is');
 	is($host->safe_psql('postgres', 'SELECT role FROM redlock_roles ORDER BY new_names DESC LIMIT 1'), 'mallory', 'and it brought in most');
-	is(told(qr/LOG:  role "mallory" gets no more new redlock names for now\n.*DETAIL:  It has brought in (99\d\d|10000) within an hour\./),
+	is(told(qr/LOG:  role "mallory" gets no more new redlock names for now\n.*DETAIL:  The role has brought in (99\d\d|10000) within an hour\./),
 		1, 'the log tells it once');
 
 	my $old = $mallory[0];
@@ -187,7 +187,7 @@ is($on_b->query("SELECT redlock_acquire('given back', scope => 'session') > $tok
 
 wait_until(sub { told(qr/WARNING:  redlock node \S+ has little memory left/) == 3 }, 'the log warns of each node')
   or diag(slurp_file($host->logfile));
-like(slurp_file($host->logfile), qr/DETAIL:  It uses \d+ of 31457280 bytes, \d+ %\. Of the roles of this server, the one with OID \d+ has brought in most new names within an hour: 99\d\d\./,
+like(slurp_file($host->logfile), qr/DETAIL:  The node uses \d+ of 31457280 bytes, \d+ %\. Of the roles of this server, the role with OID \d+ has brought in most new names within an hour: 99\d\d\./,
 	'with the role that brought in most new names');
 is($host->safe_psql('postgres', 'SELECT count(*) FROM redlock_nodes WHERE memory_used > 0.8 * memory_limit AND memory_limit = 31457280'),
 	3, 'redlock_nodes tells how full they are');

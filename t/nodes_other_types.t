@@ -106,7 +106,7 @@ foreach my $kind (sort keys %kinds)
 		my $result = $s->run("SELECT redlock_acquire('$name', wait => '150 ms'$more)");
 
 		is($result->{state}, '55P03', "$kind: a wait ends$more");
-		is($result->{detail}, "It was granted to: $said.", "$kind: it says what holds the lock$more");
+		is($result->{detail}, "The lock was granted to: $said.", "$kind: it says what holds the lock$more");
 	}
 	is($s->run("SELECT redlock_acquire('$name', wait => '150 ms', permits => 3)")->{state}, '55P03', "$kind: a wait for a permit ends");
 	is($s->run("SELECT redlock_acquire_all(ARRAY['free', '$name'], wait => '150 ms')")->{state}, '55P03', "$kind: so does one for several");
@@ -166,7 +166,7 @@ foreach my $at ([ $limited, sub { 'a key that is not a string' } ], [ $untyped, 
 		make($kind, $name);
 		is($session->query("SELECT redlock_try('$name', $_)"), 'f', "without rights: $kind refuses a try, $_")
 		  foreach "mode => 'exclusive'", "mode => 'shared'", 'permits => 2';
-		is($session->run("SELECT redlock_acquire('$name', wait => '100 ms')")->{detail}, 'It was granted to: ' . $says->($kind) . '.',
+		is($session->run("SELECT redlock_acquire('$name', wait => '100 ms')")->{detail}, 'The lock was granted to: ' . $says->($kind) . '.',
 			"without rights: $kind is told as well as may be");
 		$session->send("SELECT redlock_acquire('$name', scope => 'session')");
 		is(told_while_waiting($other, $name), $says->($kind), 'also by the view');
@@ -216,8 +216,8 @@ foreach my $at ([ 'a minority', $nodes[0] ], [ 'all', @nodes ])
 			my ($of_hash, $of_string) =
 			  map { slurp_file($host->logfile) =~ /lease on redlock "\Q$_\E" of .* was lost.*\n.*DETAIL:  (.*)/ } $hash, $string;
 			# how many nodes have told by then may differ
-			is(join(' ', map { /another session holds it there/ ? 'yes' : 'no' } $of_hash, $of_string), 'yes yes', 'with the same reason');
-			cmp_ok(scalar(() = $of_hash =~ /another session holds it there, or has held it since/g), '>=', 2, 'which says so of a majority');
+			is(join(' ', map { /another session holds the lock there/ ? 'yes' : 'no' } $of_hash, $of_string), 'yes yes', 'with the same reason');
+			cmp_ok(scalar(() = $of_hash =~ /another session holds the lock there, or has held the lock since/g), '>=', 2, 'which says so of a majority');
 		}
 		$_->quit foreach @holders;
 		wait_until(sub { $admin->query('SELECT releasing FROM redlock_stats') == 0 }, "all is released: $hash");

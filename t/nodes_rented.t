@@ -136,7 +136,7 @@ sub restart
 		if ($cases{$what}{wrong})
 		{
 			ok(node_is($node, "last_error = 'redlock.nodes says durable=yes, but $why'"), "$what: the view says that it does not count");
-			is(told($node, "is not durable, although redlock.nodes says so\n.*DETAIL:  It says itself: $why\\.\n"), 1, "$what: so does the log, once");
+			is(told($node, "is not durable, although redlock.nodes says so\n.*DETAIL:  The node says: $why\\.\n"), 1, "$what: so does the log, once");
 		}
 		else
 		{

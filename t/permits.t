@@ -50,9 +50,9 @@ is($on_c->query("SELECT redlock_try('job', permits => 2)"), 'f', 'a third finds 
 is($also_a->query("SELECT redlock_try('job', permits => 2)"), 'f', 'nor one of the same host');
 like($on_c->run("SELECT redlock_acquire('job', '100 ms', permits => 2)")->{err}, qr/could not acquire redlock "job" within 100 ms \(wait\)/,
 	'it waits in vain');
-like($on_c->run("SELECT redlock_try('job')")->{err}, qr/redlock "job" is asked for without permits, and others have it with 2 permits/,
+like($on_c->run("SELECT redlock_try('job')")->{err}, qr/redlock "job" is requested without permits, but held or requested with 2 permits/,
 	'who says nothing of permits is told');
-like($on_c->run("SELECT redlock_try('job', mode => 'shared')")->{err}, qr/redlock "job" is asked for without permits, and others have it with 2 permits/,
+like($on_c->run("SELECT redlock_try('job', mode => 'shared')")->{err}, qr/redlock "job" is requested without permits, but held or requested with 2 permits/,
 	'so is who wants to share it');
 is($on_a->query(take()), 't', 'who has one has it again');
 is($on_a->query("SELECT redlock_release('job') AND redlock_check('job') > '0'"), 't', 'until it is released as often');
@@ -76,7 +76,7 @@ nothing_is_left('after waits');
 
 $on_a->query("SELECT redlock_acquire('job', scope => 'session', mode => 'shared')");
 $on_b->run("SELECT redlock_try('job', scope => 'session', permits => 2)"); # maybe the second
-like($also_b->run("SELECT redlock_try('job', permits => 2)")->{err}, qr/redlock "job" is asked for with 2 permits, and others have it without permits/,
+like($also_b->run("SELECT redlock_try('job', permits => 2)")->{err}, qr/redlock "job" is requested with 2 permits, but held or requested without permits/,
 	'who asks for a permit of a lock that is shared is told');
 nothing_is_left('after a lock was shared');
 
@@ -158,7 +158,7 @@ $_->query(take()) foreach $on_a, $also_a;
 		"SELECT redlock_acquire('job', '1 min', permits => 3)",
 		"SELECT redlock_try('job', permits => 3)")
 	{
-		like($third_a->run($other)->{err}, qr/redlock "job" is asked for with(out| 3) permits, and others have it with 2 permits/, "$other is told");
+		like($third_a->run($other)->{err}, qr/redlock "job" is requested with(out| 3) permits, but held or requested with 2 permits/, "$other is told");
 	}
 	$third_a->quit;
 }
@@ -327,9 +327,9 @@ $on_a->query("SELECT redlock_acquire('job', scope => 'session')");
 nothing_is_left("after a plain lock");
 $on_a->query("SELECT redlock_acquire('job', scope => 'session', permits => 2)") ;
 $also_a->query("SELECT redlock_acquire('job', scope => 'session', permits => 2)");
-like($on_b->run("SELECT redlock_acquire('job', scope => 'session', permits => 3)")->{err}, qr/^$|is asked for with 3 permits, and others have it with 2 permits/,
+like($on_b->run("SELECT redlock_acquire('job', scope => 'session', permits => 3)")->{err}, qr/^$|is requested with 3 permits, but held or requested with 2 permits/,
 	'who says a larger number has one more, or is told');
-like($on_c->run("SELECT redlock_acquire('job', '1 s')")->{err}, qr/is asked for without permits, and others have it with 2 permits/, 'who says none is told');
+like($on_c->run("SELECT redlock_acquire('job', '1 s')")->{err}, qr/is requested without permits, but held or requested with 2 permits/, 'who says none is told');
 like($on_a->run("SELECT redlock_acquire('job', permits => 3)")->{err}, qr/holds redlock "job" with another number of permits/,
 	'so is the session that has it');
 nothing_is_left('after different numbers');

@@ -121,7 +121,7 @@ wait_until(sub { $host_a->safe_psql('postgres', "SELECT state FROM redlock_locks
 $host_a->safe_psql('postgres', 'SELECT pg_cancel_backend(' . $session->pid . ')');
 $lost = $session->result;
 is($lost->{message}, 'canceling statement due to user request', '... is cancelled for another reason');
-is(last_run(), qq(lost|$lost->{message}. The lease on redlock "job" was lost. It was held for as long as its hold_at_most of 500 ms allows.), '... as both are told');
+is(last_run(), qq(lost|$lost->{message}. The lease on redlock "job" was lost. The hold_at_most of 500 ms has ended.), '... as both are told');
 $session->query('RESET redlock.on_loss');
 
 # ---- its session ends without a word ----
@@ -312,8 +312,8 @@ $host_a->safe_psql('template1', 'ALTER DATABASE postgres ALLOW_CONNECTIONS true'
 $host_a->safe_psql('postgres', 'ALTER TABLE redlock_runs RENAME TO runs');
 my $lacks = $session->run("CALL redlock_run('no table', 'SELECT 1', record => true, hold_at_least => '1 min')");
 is($lacks->{state}, '42P01', 'without its table');
-is($lacks->{detail}, 'It should be in the schema of redlock_run, "public".', '... it tells where that should be');
-like($lacks->{hint}, qr/^Give the table its name and schema again/, '... and what to do');
+is($lacks->{detail}, 'The table belongs in the schema of redlock_run, "public".', '... it tells where that should be');
+like($lacks->{hint}, qr/^Restore the name and the schema of the table/, '... and what to do');
 is($session->query("SELECT redlock_try('no table', scope => 'session'), redlock_release('no table')"), 't|t', '... and does not take the lock');
 $host_a->safe_psql('postgres', 'ALTER TABLE runs RENAME TO redlock_runs');
 is($session->run("CALL redlock_run('no table', 'ALTER TABLE redlock_runs RENAME TO runs', record => true)")->{state}, '42P01', 'one that renames it');
@@ -386,9 +386,9 @@ my $told;
 for (my $runs = 0; $runs < 1000; $runs++)
 {
 	$told = $gate->run("CALL redlock_run('next', 'SELECT 1/0', record => true)");
-	last if $told->{err} =~ /Reports of other runs/;
+	last if $told->{err} =~ /Reports of other failed runs/;
 }
-like($told->{err}, qr/WARNING:  53000: could not record that this run of redlock "next" failed\n.*DETAIL:  Reports of other runs that failed wait to be written\. .*\n.*HINT:  See in pg_stat_activity/s,
+like($told->{err}, qr/WARNING:  53000: could not record that this run of redlock "next" failed\n.*DETAIL:  Reports of other failed runs wait to be written\. .*\n.*HINT:  See in pg_stat_activity/s,
 	'when there is no room a warning tells it, and where to look');
 $session->query('COMMIT');
 $gate->query("CALL redlock_run('next', 'SELECT 1', record => true)");
@@ -405,7 +405,7 @@ $elsewhere->send("CALL x.redlock_run('elsewhere', 'SELECT pg_advisory_xact_lock(
 wait_until(sub { $locker->query("SELECT count(*) FROM x.redlock_runs WHERE status = 'running'") eq '1' }, 'a run in another database');
 $locker->query('BEGIN; LOCK TABLE x.redlock_runs IN SHARE MODE; SELECT pg_advisory_unlock(1)');
 unlike($elsewhere->result->{err}, qr/could not record/, '... fails, and a process comes');
-like($session->run("CALL redlock_run('left', 'SELECT 1/0', record => true)")->{err}, qr/DETAIL:  No process could be started that writes it; the next one/, 'there is none for this database');
+like($session->run("CALL redlock_run('left', 'SELECT 1/0', record => true)")->{err}, qr/DETAIL:  No process could be started to write the report; the next process/, 'there is none for this database');
 $locker->query('COMMIT');
 wait_until(sub { $session->run("CALL redlock_run('later', 'SELECT 1/0', record => true)")->{err} !~ /could not record/ }, 'then there is');
 wait_until(sub { $session->query("SELECT count(*) FROM redlock_runs WHERE resource IN ('left', 'later') AND message IS DISTINCT FROM 'division by zero'") eq '0' }, 'which writes what was left, too');
@@ -417,7 +417,7 @@ restart_with($host_a, nodes => \@nodes, conf => 'max_worker_processes = 1');
 $session = session($host_a);
 my $busy = $session->run("CALL redlock_run('job', 'SELECT 1/0', record => true)");
 is($busy->{state}, '22012', 'the error is that of the command');
-like($busy->{err}, qr/WARNING:  53000: could not record .*\n.*DETAIL:  No process could be started that writes it; the next one .*\n.*HINT:  Raise max_worker_processes, now 1\./s,
+like($busy->{err}, qr/WARNING:  53000: could not record .*\n.*DETAIL:  No process could be started to write the report; the next process .*\n.*HINT:  Raise max_worker_processes, now 1\./s,
 	'a warning tells that it is not recorded');
 is(last_run('status'), 'running', '... so it seems to run');
 $session->query("CALL redlock_run('job', 'SELECT 1', record => true)");

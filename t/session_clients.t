@@ -252,7 +252,7 @@ is($result->{message}, 'this session holds too many redlocks', 'a session is sto
 $admin = session($host);
 $holder->query('SET redlock.max_locks_per_session = 1000000');
 $result = $holder->run("SELECT redlock_acquire('all ' || i, scope => 'session') FROM generate_series(1, 50000) i");
-is("$result->{state} $result->{message}", '53400 too many redlocks are held or asked for on this server',
+is("$result->{state} $result->{message}", '53400 too many redlocks are held or requested on this server',
 	'without that limit, at that of the server');
 like($result->{hint}, qr/max_locks_per_transaction/, 'which says what to raise');
 

@@ -161,7 +161,7 @@ is($session_b->query("SELECT redlock_try_all(ARRAY['a', 'n', 'z'], scope => 'ses
 my $refused = $session_b->run("SELECT redlock_acquire_all(ARRAY['z', 'm', 'a'], wait => '0')");
 is($refused->{state}, '55P03', 'wait => 0 is an error');
 is($refused->{message}, 'redlock "m" is held by another', 'that names the one');
-like($refused->{detail}, qr/^It was granted to: .*pid=@{[$session_a->pid]}\b/, 'and its holder');
+like($refused->{detail}, qr/^The lock was granted to: .*pid=@{[$session_a->pid]}\b/, 'and its holder');
 $other_b->query('SELECT redlock_release_all()');
 
 # ---- waits that end without the locks ----
@@ -273,8 +273,8 @@ wait_until(sub { locks($host_b) eq 'a held, m waiting' }, 'one is held, the othe
 $_->pause foreach @nodes;
 my $lost = $session_b->result;
 is($lost->{state}, '40001', 'the one that is held is lost');
-is($lost->{message}, 'the lease on redlock "a" was lost while "m" was waited for', 'which is told');
-like($lost->{hint}, qr/^What this call had acquired is given back: ask for all again/, 'with what to do');
+is($lost->{message}, 'the lease on redlock "a" was lost during the wait for "m"', 'which is told');
+like($lost->{hint}, qr/^Call again for all locks: this call has released the locks/, 'with what to do');
 $_->resume foreach @nodes;
 wait_nodes_ready($host_b, 3);
 nothing_is_left('after a loss');
@@ -289,8 +289,8 @@ foreach my $holder ($session_a, $other_b)
 		$other_b->query('BEGIN; SELECT pg_advisory_unlock_all()');
 	}
 	$lost = $session_b->run("SELECT redlock_acquire_all(ARRAY['m', 'a'], scope => 'session', hold_at_most => '300 ms', wait => '5 min')");
-	is($lost->{message}, 'the lease on redlock "a" was lost while "m" was waited for', 'one is held for longer than its hold_at_most, while another is waited for');
-	is($lost->{detail}, 'It was held for as long as its hold_at_most of 300 ms allows.', 'with the reason');
+	is($lost->{message}, 'the lease on redlock "a" was lost during the wait for "m"', 'one is held for longer than its hold_at_most, while another is waited for');
+	is($lost->{detail}, 'The hold_at_most of 300 ms has ended.', 'with the reason');
 	$holder->query("SELECT redlock_release('m')");
 	$other_b->query('COMMIT') if $holder == $other_b;
 }

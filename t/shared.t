@@ -78,7 +78,7 @@ sub keys_left
 	is($readers[5]->query("SELECT redlock_check('doc') > '0'"), 't', 'and knows');
 	my $result = $other->run("SELECT redlock_acquire('doc', wait => '200 ms', scope => 'session')");
 	is("$result->{state} $result->{message}", '55P03 could not acquire redlock "doc" within 200 ms (wait)', 'who wants it alone waits for that one');
-	like($result->{detail}, qr/^It was granted to: those who share it, last to join: cluster="\w+" host="\S+" database="postgres" pid=\d+ /, 'and is told so');
+	like($result->{detail}, qr/^The lock was granted to: those who share it, last to join: cluster="\w+" host="\S+" database="postgres" pid=\d+ /, 'and is told so');
 
 	$other->send(acquire('doc', 'exclusive'));
 	ok(waits_at_nodes($hosts[1], 'doc'), 'it waits at the nodes');

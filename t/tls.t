@@ -488,7 +488,7 @@ sub is_kept
 		},
 		"$what: the log says so");
 	is(scalar(() = $new =~ /were not loaded/g), 1, "$what: once");
-	like($new, qr/DETAIL:  Those that were loaded before stay in force/, "$what: and what is done");
+	like($new, qr/DETAIL:  The settings that were loaded before stay in force/, "$what: and what is done");
 	# a node that comes back gets the settings loaded before
 	$nodes[0]->restart;
 	locks_work($what);
@@ -616,7 +616,7 @@ sub without_tls
 	is( $result->{message},
 		'invalid value for parameter "redlock.nodes": node 3: this build of redlock_pg has no TLS (rediss://)',
 		'with its place in the list');
-	like($result->{detail}, qr/without hiredis 1.0 or later/, 'says why');
+	like($result->{detail}, qr/had no hiredis 1\.0 or later/, 'says why');
 	like($result->{hint}, qr/libhiredis-dev and libssl-dev/, 'says what to install');
 
 	$host->append_conf('postgresql.conf', "redlock.nodes = '$urls'");

@@ -83,9 +83,9 @@ foreach my $db (sort keys %shown)
 
 	$s->query("SELECT set_config('client_encoding', getdatabaseencoding(), false)");
 	my $result = refused($s, 'letters');
-	like($result->{detail}, qr/^It was granted to: cluster="a" $machine database="utf8" pid=$pid user="$shown{$db} pid=1 user=postgres"\.$/,
+	like($result->{detail}, qr/^The lock was granted to: cluster="a" $machine database="utf8" pid=$pid user="$shown{$db} pid=1 user=postgres"\.$/,
 		"$db: the detail says who holds it");
-	like($result->{hint}, qr/^Another session of that server may have it by now/, "$db: and that it is a server");
+	like($result->{hint}, qr/^See the view redlock_locks on that server: another session there may hold the lock by now/, "$db: and that it is a server");
 
 	my $waiter = session($host_b, dbname => $db);
 	$waiter->send("SELECT redlock_acquire('letters')");
@@ -139,8 +139,8 @@ $nodes[0]->cli('DEL', 'redlock:foreign');
 my $head = '0123456789abcdef' x 2 . ':000000001:' . 'fedcba9876543210 ';
 $nodes[0]->cli('SET', 'redlock:old', "${head}host=db1 database=mydb pid=677 user=a$go cluster=\xff", 'PX', 600000);
 my $result = refused($on_b, 'old');
-is($result->{detail}, "It was granted to: host=db1 database=mydb pid=677 user=a$go cluster=?.", 'a host of 0.1.0 is shown as it wrote itself');
-like($result->{hint}, qr/^Another session of that server/, 'and is a host');
+is($result->{detail}, "The lock was granted to: host=db1 database=mydb pid=677 user=a$go cluster=?.", 'a host of 0.1.0 is shown as it wrote itself');
+like($result->{hint}, qr/^See the view redlock_locks on that server/, 'and is a host');
 
 # ---- a deadlock of hosts ----
 

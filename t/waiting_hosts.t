@@ -215,14 +215,14 @@ sub queued
 	$on_a->query("SELECT redlock_acquire('kept', scope => 'session', hold_at_least => '100 s')");
 	my $result = $ask->();
 	is($result->{state}, '55P03', 'a lock is held');
-	like($result->{detail}, qr/^It was granted to: $holder\.$/, 'by a session');
-	like($result->{hint}, qr/Another session of that server may have it by now/, 'or another of that server');
+	like($result->{detail}, qr/^The lock was granted to: $holder\.$/, 'by a session');
+	like($result->{hint}, qr/another session there may hold the lock by now/, 'or another of that server');
 	$on_a->query("SELECT redlock_release('kept')");
 	wait_until(sub { !grep { $_->cli('GET', 'redlock:kept') !~ /^\w{32}:\d{9}:\w{16} kept $holder$/ } @nodes },
 		'it is released, and its keys say so');
 	$result = $ask->();
 	is($result->{state}, '55P03', 'nobody gets it before its hold_at_least is over');
-	like($result->{detail}, qr/^It was granted to: $holder \(its holder has gone; kept until .*\)\.$/,
+	like($result->{detail}, qr/^The lock was granted to: $holder \(released; kept until .*\)\.$/,
 		'the detail says that nobody holds it');
 	my ($until) = $result->{detail} =~ /kept until (.*)\)/;
 	is($on_b->query("SELECT timestamptz '$until' - now() BETWEEN '1 s' AND '100 s'"), 't', 'and for how long it is kept');

@@ -698,12 +698,12 @@ explain(const Dispute *dispute, HostDispute *words)
 	snprintf(words->detail, sizeof(words->detail), "Its id is %016" PRIx64 ". %s", dispute->host,
 			 detail.data);
 	if (stops(dispute) && dispute->config.standing == HOST_WARNS)
-		appendStringInfoString(&hint, " It takes locks all the same, since its "
-									  "redlock.on_disagreement is warn. Set that to refuse there, "
-									  "or stop that host.");
+		appendStringInfoString(&hint,
+							   " Set redlock.on_disagreement to refuse on that host, or stop that "
+							   "host: with warn, that host goes on to take locks.");
 	else if (stops(dispute) && dispute->config.standing == HOST_HOLDS)
-		appendStringInfoString(&hint, " That host takes no new locks. Locks that it holds must end "
-									  "first.");
+		appendStringInfoString(
+			&hint, " Wait until that host has released its locks: that host takes no new locks.");
 	strlcpy(words->hint, hint.data, sizeof(words->hint));
 	pfree(detail.data);
 	pfree(hint.data);

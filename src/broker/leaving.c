@@ -215,20 +215,19 @@ complain_apart(int64 since_us, int64 now_us)
 		(errmsg("redlock.nodes is not yet in force"),
 		 apart_by_lists
 			 ? errdetail("Host \"%s\" (id %016" PRIx64
-						 ") lists only nodes that are to be left. With the nodes that "
-						 "stay, this host could get a lock that is held there.",
+						 ") uses only the list of nodes that this host is about to leave. With the "
+						 "other list alone, this host could get a lock of that host.",
 						 apart.name, apart_id)
 			 : errdetail("Host \"%s\" (id %016" PRIx64
-						 ") lists nodes that stay, but holds or keeps locks only at nodes "
-						 "that are to be left. With the nodes that stay, this host could get such "
-						 "a lock.",
+						 ") holds or keeps locks only at nodes of the list that this host is about "
+						 "to leave. With the other list alone, this host could get such a lock.",
 						 apart.name, apart_id),
 		 apart_by_lists
-			 ? errhint("Set redlock.nodes and redlock.nodes_next to both lists on that "
-					   "host, and wait until it is settled. Or stop it, and start it only "
-					   "with the nodes that stay.")
-			 : errhint("Wait until that host is settled, see redlock_hosts.settled. Or "
-					   "release its locks.")));
+			 ? errhint("On that host, set redlock.nodes to the old list and redlock.nodes_next to "
+					   "the new list, and wait until redlock_hosts.settled of that host is true. "
+					   "Or stop that host, and start it with only the list that stays.")
+			 : errhint("Wait until redlock_hosts.settled of that host is true. Or release the "
+					   "locks of that host.")));
 }
 
 /* Logs only after a beat should have answered. */
@@ -240,14 +239,13 @@ complain_untold(int64 since_us, int64 now_us)
 	if (told_of == since_us || now_us - since_us <= BEAT_US + ALL_TELL_US)
 		return;
 	told_of = since_us;
-	ereport(
-		LOG,
-		(errmsg("redlock.nodes is not yet in force"),
-		 errdetail("It can't be told whether a host has the nodes alone that are to be left: no "
-				   "majority of these, and of those that stay, answers with all that it knows."),
-		 errhint("See the view redlock_nodes. If the nodes that are to be left are gone for "
-				 "good, and no host gets locks by them any more, set redlock.on_disagreement "
-				 "to warn until redlock.nodes is in force.")));
+	ereport(LOG, (errmsg("redlock.nodes is not yet in force"),
+				  errdetail("Another host may still use only the list of nodes that this host is "
+							"about to leave. Too few nodes have answered with all hosts that they "
+							"know: each list needs a majority."),
+				  errhint("See the view redlock_nodes. If the nodes to be left are gone for good, "
+						  "and no host uses these nodes any more, set redlock.on_disagreement to "
+						  "warn until redlock.nodes is in force.")));
 }
 
 static void
@@ -260,9 +258,9 @@ complain_forgotten(int64 since_us)
 	told_for_us = since_us;
 	ereport(LOG,
 			(errmsg("redlock.nodes is not yet in force"),
-			 errdetail("A host that hangs, or is cut off, is forgotten after %d seconds, and "
-					   "may have locks for redlock.max_ttl. So none must be heard of that has "
-					   "the nodes alone that are to be left, for %d seconds.",
+			 errdetail("The nodes forget a host that hangs or is cut off after %d seconds, but "
+					   "such a host may hold locks for redlock.max_ttl. So this host waits for %d "
+					   "seconds without news of a host that uses only the list to be left.",
 					   LUA_HOST_LIVES_MS / 1000, (int) (leases_outlive_us() / 1000000)),
 			 errhint("Wait. Or, if no host hangs or is cut off, set redlock.on_disagreement to "
 					 "warn until redlock.nodes is in force.")));
@@ -276,11 +274,11 @@ complain_rival(int64 since_us)
 	if (told_for_us == since_us)
 		return;
 	told_for_us = since_us;
-	ereport(LOG,
-			(errmsg("redlock.nodes is not yet in force"),
-			 errdetail(
-				 "Host \"%s\" is about to leave the nodes that this host wants to keep. Its id is "
-				 "%016" PRIx64 ".",
-				 rival.name, rival_id),
-			 errhint("Set redlock.nodes and redlock.nodes_next to the same on both hosts.")));
+	ereport(
+		LOG,
+		(errmsg("redlock.nodes is not yet in force"),
+		 errdetail("Host \"%s\" (id %016" PRIx64
+				   ") is about to leave the nodes that this host wants to keep.",
+				   rival.name, rival_id),
+		 errhint("Set redlock.nodes and redlock.nodes_next to the same values on both hosts.")));
 }

@@ -85,7 +85,7 @@ lists_file_read(NodeUrls *now, NodeUrls *next)
 	if (file == NULL)
 	{
 		if (errno != ENOENT)
-			complain_unused(psprintf("%m"));
+			complain_unused(psprintf("The file can't be read: %m."));
 		return false;
 	}
 	whole = fread(&contents, sizeof(contents), 1, file) == 1 && contents.size == sizeof(contents) &&
@@ -96,7 +96,7 @@ lists_file_read(NodeUrls *now, NodeUrls *next)
 	if (!whole)
 	{
 		memset(&contents, 0, sizeof(contents));
-		complain_unused("It is damaged, or of another version.");
+		complain_unused("The file is damaged, or of another version.");
 		return false;
 	}
 	*now = contents.now;
@@ -118,12 +118,14 @@ crc_of(const Contents *of)
 static void
 complain_unused(const char *why)
 {
-	ereport(WARNING,
-			(errcode(ERRCODE_CONFIG_FILE_ERROR),
-			 errmsg("redlock file \"%s\" is not used", LISTS_FILE), errdetail_internal("%s", why),
-			 errhint("It tells which two lists of nodes were in force when the server stopped. If "
-					 "some host still has the former one alone, stop this server, and start it "
-					 "with both in redlock.nodes and redlock.nodes_next.")));
+	ereport(
+		WARNING,
+		(errcode(ERRCODE_CONFIG_FILE_ERROR), errmsg("redlock file \"%s\" is not used", LISTS_FILE),
+		 errdetail(
+			 "The file has the two lists of nodes that were in force when the server stopped. %s",
+			 why),
+		 errhint("If any host still uses only the first of the two lists, stop this server, and "
+				 "start it with both lists in redlock.nodes and redlock.nodes_next.")));
 }
 
 static void

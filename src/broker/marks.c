@@ -204,9 +204,9 @@ explain_left(HostDispute *words)
 	memset(words, 0, sizeof(*words));
 	words->left = true;
 	strlcpy(words->name, latest->host[0] != '\0' ? latest->host : "?", sizeof(words->name));
-	snprintf(words->detail, sizeof(words->detail), "Host \"%s\" has left them for: %s.",
+	snprintf(words->detail, sizeof(words->detail), "Host \"%s\" has left these nodes for: %s.",
 			 words->name, latest->nodes);
-	strlcpy(words->hint, "Set redlock.nodes to these nodes.", sizeof(words->hint));
+	strlcpy(words->hint, "Set redlock.nodes to the nodes in the DETAIL.", sizeof(words->hint));
 }
 
 static void
@@ -225,9 +225,10 @@ tell_left(void)
 	ereport(
 		WARNING,
 		(errcode(ERRCODE_CONFIG_FILE_ERROR),
-		 errmsg("redlock.nodes names nodes that were left for others, so this host takes no locks"),
+		 errmsg(
+			 "redlock.nodes names old nodes that the hosts have left, so this host takes no locks"),
 		 errdetail_internal("%s", words.detail),
-		 errhint("%s If they were not left, delete the mark: see \"Use old nodes again\" in "
-				 "docs/how-to/replace-nodes.md.",
+		 errhint("%s Or, to return to the old nodes, delete their marks: see \"Use old nodes "
+				 "again\" in docs/how-to/replace-nodes.md.",
 				 words.hint)));
 }

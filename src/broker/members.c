@@ -177,7 +177,8 @@ members_configure(int64 now_us,
 		if (!short_of_indexes)
 			ereport(LOG,
 					(errmsg("redlock.nodes is not yet in force"),
-					 errdetail("Too many nodes that were removed from it still serve leases.")));
+					 errdetail("Too many removed nodes still serve leases."),
+					 errhint("Wait until sessions release the locks that these nodes serve.")));
 		short_of_indexes = true;
 		due_us = now_us + RECONFIGURE_US;
 		return false;
@@ -199,13 +200,13 @@ members_configure(int64 now_us,
 static void
 warn_of_too_many(int count)
 {
-	ereport(WARNING,
-			(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
-			 errmsg("redlock.nodes and redlock.nodes_next are not in force"),
-			 errdetail("They name %d nodes together, and may name %d.", count, URL_NODES_MAX),
-			 errhint("Change one list to the other in two steps. Until then the lists that "
-					 "were in force before stay so; at a start there are none, and no lock is "
-					 "acquired.")));
+	ereport(
+		WARNING,
+		(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
+		 errmsg("redlock.nodes and redlock.nodes_next are not in force"),
+		 errdetail("The two lists name %d nodes together; the limit is %d.", count, URL_NODES_MAX),
+		 errhint("Change the list in two parts. Until then the lists that are in force stay in "
+				 "force. If no list is in force, as after a start, no lock is acquired.")));
 }
 
 static void
@@ -221,27 +222,27 @@ warn_of_mixed(void)
 static void
 warn_of_third_list(void)
 {
-	ereport(WARNING,
-			(errcode(ERRCODE_CONFIG_FILE_ERROR),
-			 errmsg("redlock.nodes is not in force, since two lists are"),
-			 errdetail("It is neither of these alone, nor are both what they were: a host that has "
-					   "but one of them could get a lock that this one holds."),
-			 errhint("Set redlock.nodes to one of the two lists first, and redlock.nodes_next to "
-					 "none. Or, if no host has one of them alone, set redlock.on_disagreement to "
-					 "warn.")));
+	ereport(
+		WARNING,
+		(errcode(ERRCODE_CONFIG_FILE_ERROR),
+		 errmsg("redlock.nodes is not in force, since a change between two lists is under way"),
+		 errdetail("The settings are neither one of the two lists alone, nor both lists unchanged. "
+				   "A host with only one of the two lists could get a lock that this host holds."),
+		 errhint("First set redlock.nodes to one of the two lists, and redlock.nodes_next to an "
+				 "empty string. Or, if no host has only one of the two lists, set "
+				 "redlock.on_disagreement to warn.")));
 }
 
 static void
 warn_of_large_change(void)
 {
-	ereport(WARNING,
-			(errcode(ERRCODE_CONFIG_FILE_ERROR),
-			 errmsg("redlock.nodes was changed too much at once"),
-			 errdetail("A majority of the new nodes need not have one in common with a majority "
-					   "of the former ones: this host could get a lock that another one, which "
-					   "still has these, holds there."),
-			 errhint("Set it back. Add or remove one node at a time, or name the new nodes in "
-					 "redlock.nodes_next on all hosts first.")));
+	ereport(
+		WARNING,
+		(errcode(ERRCODE_CONFIG_FILE_ERROR), errmsg("redlock.nodes was changed too much at once"),
+		 errdetail("A majority of the new nodes and a majority of the old nodes may have no node "
+				   "in common. This host could get a lock that a host with the old list holds."),
+		 errhint("Set redlock.nodes back to the old list. Then add or remove one node at a time, "
+				 "or first name the new nodes in redlock.nodes_next on all hosts.")));
 }
 
 /* Merges the lists.  For a node in both lists the URL of redlock.nodes counts. */

@@ -37,17 +37,17 @@ node_news_of_memory(RedisNode *node)
 		ereport(WARNING,
 				(errcode(ERRCODE_OUT_OF_MEMORY),
 				 errmsg("redlock node %s has little memory left", node->url.address),
-				 errdetail("It uses " INT64_FORMAT " of " INT64_FORMAT " bytes, %d %%. %s",
+				 errdetail("The node uses " INT64_FORMAT " of " INT64_FORMAT " bytes, %d %%. %s",
 						   node->memory_used, node->memory_limit, percent, most_names_text()),
-				 errhint("Raise its maxmemory, or find out what fills it. A full node grants no "
-						 "lock whose name it does not know.")));
+				 errhint("Raise maxmemory of the node, or find out what fills the node. A full "
+						 "node grants no lock with a new name.")));
 		node->warned_of_memory = true;
 	}
 	else if (node->warned_of_memory && percent < MEMORY_ROOM_PERCENT)
 	{
 		ereport(LOG,
 				(errmsg("redlock node %s has enough memory again", node->url.address),
-				 errdetail("It uses " INT64_FORMAT " bytes, and its maxmemory is " INT64_FORMAT ".",
+				 errdetail("The node uses " INT64_FORMAT " bytes; maxmemory is " INT64_FORMAT ".",
 						   node->memory_used, node->memory_limit)));
 		node->warned_of_memory = false;
 	}
@@ -66,7 +66,7 @@ most_names_text(void)
 			most = list[i];
 	if (most.names == 0)
 		return "No role of this server has brought in a new name within an hour.";
-	return psprintf("Of the roles of this server, the one with OID %u has brought in most new "
+	return psprintf("Of the roles of this server, the role with OID %u has brought in most new "
 					"names within an hour: " INT64_FORMAT ".",
 					most.role, most.names);
 }
@@ -100,7 +100,7 @@ node_news_of_state(RedisNode *node, NodeState before)
 		ereport(LOG, (errmsg("redlock node %s does not vote for new locks: %s", node->url.address,
 							 node->error),
 					  errhint("Set maxmemory-policy to noeviction on that node, also in its "
-							  "configuration file. It votes again redlock.max_ttl after that.")));
+							  "configuration file. The node votes again after redlock.max_ttl.")));
 	else if (node->state == NODE_QUARANTINED && before != NODE_QUARANTINED)
 		ereport(LOG, (errmsg("redlock node %s does not vote for new locks for %d s: %s",
 							 node->url.address,
@@ -137,10 +137,11 @@ void
 node_news_of_praise(RedisNode *node)
 {
 	if (node_is_praised(node) && !node->warned)
-		ereport(WARNING, (errcode(ERRCODE_CONFIG_FILE_ERROR),
-						  errmsg("redlock node %s is not durable, although redlock.nodes says so",
-								 node->url.address),
-						  errdetail("It says itself: %s.", node->forgets),
-						  errhint("Mend that, or remove durable=yes from its URL.")));
+		ereport(WARNING,
+				(errcode(ERRCODE_CONFIG_FILE_ERROR),
+				 errmsg("redlock node %s is not durable, although redlock.nodes says so",
+						node->url.address),
+				 errdetail("The node says: %s.", node->forgets),
+				 errhint("Change this setting of the node, or remove durable=yes from its URL.")));
 	node->warned = node_is_praised(node);
 }

@@ -352,11 +352,10 @@ tell_namesake(int64 now_us)
 		ereport(WARNING,
 				(errcode(ERRCODE_CONFIG_FILE_ERROR),
 				 errmsg("another redlock host is called \"%s\", too", host_list_own_name()),
-				 errdetail("Its id is %016" PRIx64 ". Records of runs, details of deadlocks and "
-						   "redlock_hosts name hosts in this way.",
+				 errdetail("Its id is %016" PRIx64 ". Both hosts have this name in redlock_runs, "
+						   "redlock_hosts and the details of deadlocks.",
 						   id),
-				 errhint("Set cluster_name to a name of its own on each host, and restart the "
-						 "server.")));
+				 errhint("Set a different cluster_name on each host, and restart the server.")));
 	if (id != 0)
 		known_us = now_us;
 	known = id != 0 || (known && now_us - known_us <= HOST_LIVES_US);

@@ -177,10 +177,11 @@ subscription_on_change(RedisNode *node, int64 now_us)
 	if (node->state == NODE_REFUSED && !(deaf_to_us & bit))
 	{
 		deaf_to_us |= bit;
-		ereport(LOG,
-				(errmsg("redlock node %s does not let us subscribe: %s", node->url.address,
-						node->error),
-				 errdetail("Sessions that wait for a lock have to ask for it again and again.")));
+		ereport(LOG, (errmsg("redlock node %s does not let us subscribe: %s", node->url.address,
+							 node->error),
+					  errdetail("Waiting sessions poll the nodes."),
+					  errhint("If the user in the URL lacks rights, grant them: see \"At the "
+							  "nodes\" in docs/how-to/permissions.md.")));
 	}
 	if (node->state == NODE_READY)
 	{

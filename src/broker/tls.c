@@ -77,7 +77,7 @@ tls_reload(void)
 		if (context != NULL)
 			ereport(LOG, (errcode(ERRCODE_CONFIG_FILE_ERROR),
 						  errmsg("TLS settings of redlock nodes were not loaded: %s", problem),
-						  errdetail("Those that were loaded before stay in force."),
+						  errdetail("The settings that were loaded before stay in force."),
 						  errhint("Mend the file or the setting, and reload the configuration.")));
 		return false;
 	}

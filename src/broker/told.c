@@ -110,7 +110,7 @@ list_is_answer(const redisReply *reply, size_t elements)
 void
 list_complain(RedisNode *node, const redisReply *reply)
 {
-	char error[SCRIPT_TEXT_MAX + 1] = "its answer is none of that script";
+	char error[SCRIPT_TEXT_MAX + 1] = "its answer does not fit the script";
 
 	if (told_of(node->index)->complained)
 		return;
@@ -120,7 +120,9 @@ list_complain(RedisNode *node, const redisReply *reply)
 	node_explain_refusal(reply, node->lacks_for_hosts, error);
 	ereport(LOG, (errmsg("redlock node %s does not keep the list of hosts: %s", node->url.address,
 						 error),
-				  errdetail("Hosts that disagree are not told so by this node.")));
+				  errdetail("Hosts do not learn of conflicting settings from this node."),
+				  errhint("If the user in the URL lacks rights, grant them: see \"At the nodes\" "
+						  "in docs/how-to/permissions.md.")));
 }
 
 void

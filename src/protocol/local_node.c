@@ -82,7 +82,7 @@ local_execute(local_data *data, const local_mark *mark, int64_t now_us,
 	}
 }
 
-/* The clock is looked at only where the counter is not there, or not near. */
+/* The script reads the clock only if the counter is missing or not near. */
 static void
 acquire(local_data *data, const local_mark *mark, int64_t now_us, const local_command *command,
 		local_memory *memory, local_answer *answer)
@@ -152,7 +152,7 @@ acquire(local_data *data, const local_mark *mark, int64_t now_us, const local_co
 		set_key(data, now_us, command);
 	}
 	if (near && is_near(data->counter, counter))
-		data->counter = counter; /* it expires when it would have */
+		data->counter = counter; /* without a new expiry time */
 	else
 		set_counter(data, now_us, counter);
 	if (command->permits > 0)
@@ -184,7 +184,7 @@ is_barred(const local_command *command)
 		   permits_said(command->lock_data) != command->permits;
 }
 
-/* By the key of a lock; 0: the key is not there, or says nothing of permits. */
+/* By the key of a lock; 0: no key, or no permits in the value. */
 static int
 permits_said(const local_data *data)
 {
@@ -197,7 +197,7 @@ has_permit(const local_command *command, int permit)
 	return command->find_permit(command->names, permit) != NULL;
 }
 
-/* The permit is not granted, because of the queue or of the lock itself. */
+/* The queue or the lock itself refuses the permit. */
 static void
 stand_behind(const local_data *bar, int64_t now_us, local_answer *answer)
 {
@@ -208,7 +208,7 @@ stand_behind(const local_data *bar, int64_t now_us, local_answer *answer)
 	answer->in_front = true;
 }
 
-/* With a permit that is granted: the key of the lock lives as long as the longest of them. */
+/* With a granted permit: the lock's key lives as long as its longest permit. */
 static void
 take_lock(int64_t now_us, const local_command *command)
 {
@@ -220,7 +220,7 @@ take_lock(int64_t now_us, const local_command *command)
 		lock->key_end_ms = end_ms;
 }
 
-/* With a permit that is renewed: the lock's key may have been lost, or be a stranger's. */
+/* With a renewed permit: the lock's key may be lost, or a stranger's. */
 static void
 renew_lock(const local_data *data, int64_t now_us, const local_command *command,
 		   local_memory *memory)
@@ -240,7 +240,7 @@ renew_lock(const local_data *data, int64_t now_us, const local_command *command,
 	}
 }
 
-/* With a permit that is released: the last one takes the lock's key along. */
+/* With a released permit: the last permit deletes the lock's key, too. */
 static void
 leave_lock(const local_data *data, int64_t now_us, const local_command *command)
 {
@@ -261,7 +261,7 @@ leave_lock(const local_data *data, int64_t now_us, const local_command *command)
 	}
 }
 
-/* The next one that is free, beginning behind the one that is refused; 0: there is none. */
+/* Returns the next free permit behind the refused one; 0: none. */
 static int
 another_permit(const local_command *command)
 {
@@ -276,7 +276,7 @@ another_permit(const local_command *command)
 	return 0;
 }
 
-/* Whose key is in the way, and who is told. */
+/* Names the key in the way, and the host to be told. */
 static void
 stand_in_the_way(const local_data *data, int64_t now_us, const local_command *command,
 				 local_answer *answer)
@@ -293,7 +293,7 @@ stand_in_the_way(const local_data *data, int64_t now_us, const local_command *co
 	answer->holder_host = data->host;
 }
 
-/* Of those who wait for readers. */
+/* Puts a writer that waits for readers in front, with a barrier, and names all readers. */
 static void
 stand_in_front(local_data *data, int64_t now_us, const local_command *command, bool full,
 			   local_answer *answer)
@@ -316,7 +316,7 @@ stand_in_front(local_data *data, int64_t now_us, const local_command *command, b
 		answer->reader_host[answer->readers++] = data->reader[i].host;
 }
 
-/* The reader is there now, and the counter is to be raised. */
+/* Returns true if a new reader was stored and the counter must be raised. */
 static bool
 acquire_shared(local_data *data, int64_t now_us, const local_command *command, local_memory *memory,
 			   int64_t counter, local_answer *answer)
@@ -390,7 +390,7 @@ confirm(local_data *data, int64_t now_us, const local_command *command, local_me
 	answer->reply = CORE_REPLY_YES;
 }
 
-/* Other readers may have raised the counter since. */
+/* Other readers may have raised the counter since the grant. */
 static void
 confirm_shared(local_data *data, int64_t now_us, const local_command *command, local_memory *memory,
 			   local_answer *answer)
@@ -452,7 +452,7 @@ renew(local_data *data, int64_t now_us, const local_command *command, local_memo
 	answer->reply = CORE_REPLY_YES;
 }
 
-/* False: it was not extended. */
+/* Returns false if the reader was not extended. */
 static bool
 renew_shared(local_data *data, int64_t now_us, const local_command *command, local_memory *memory,
 			 local_answer *answer)
@@ -495,7 +495,7 @@ renew_shared(local_data *data, int64_t now_us, const local_command *command, loc
 	return true;
 }
 
-/* Returns whether it is shared by others yet. */
+/* Returns true if other readers remain. */
 static bool
 release_shared(local_data *data, int64_t now_us, const local_command *command, local_answer *answer)
 {
@@ -607,7 +607,7 @@ drop_reader(local_data *data, local_reader *reader)
 	data->readers--;
 }
 
-/* In force: nobody was granted the lock since. */
+/* Is the barrier in force?  It ends with the next grant. */
 static bool
 has_barrier(const local_data *data)
 {
@@ -615,7 +615,7 @@ has_barrier(const local_data *data)
 		   data->counter - data->barrier_counter < LUA_SPAN;
 }
 
-/* A script that has changed something may write at a full node: for names that it knows. */
+/* A script that has changed data may write at a full node, but no new names. */
 static void
 take_known(const local_data *data, local_memory *memory)
 {
@@ -623,7 +623,7 @@ take_known(const local_data *data, local_memory *memory)
 		let_write(memory);
 }
 
-/* The rest of this call of the script, but for new names. */
+/* The rest of this call may write, but no new names. */
 static void
 let_write(local_memory *memory)
 {
@@ -648,7 +648,7 @@ local_marker(local_mark *mark, int64_t now_us, uint64_t fresh, bool seen, int64_
 	}
 	if (mark->lost_us == 0)
 		return LOCAL_MARKED_FRESH;
-	/* if the clock was set back, the time is to come */
+	/* after a step of the clock back, the time may be in the future */
 	return now_us - mark->lost_us < max_ttl_ms * 1000 ? LOCAL_MARKED_LOST : LOCAL_MARKED_LONG_LOST;
 }
 
@@ -692,7 +692,7 @@ local_expire(local_data *data, int64_t now_us)
 	return true;
 }
 
-/* Do the first digits agree, of as many? */
+/* Do the first digits agree, and the number of digits? */
 static bool
 is_near(int64_t counter, int64_t proposal)
 {
@@ -722,7 +722,7 @@ is_same(const local_data *data, const local_command *command)
 		   !data->kept;
 }
 
-/* Of this attempt, or of an earlier one of the same request. */
+/* Is the key of this attempt, or of an earlier attempt of the same request? */
 static bool
 is_ours(const local_data *data, const local_command *command)
 {

@@ -31,44 +31,45 @@ void
 detached_find(const LockName *name, int64 token, DetachedLease *found)
 {
 	if (!lease_find_detached(name->hash, name->utf8, name->utf8_len, found))
-		fail_not_found(name, "No lock of this name is detached on this server.");
+		fail_not_found(name, "This server has no detached lock of this name.");
 	if (!has_privs_of_role(GetUserId(), found->role))
 		fail_denied(name, GetUserNameFromId(found->role, true));
 	if (found->token != token)
-		fail_not_found(name, "The lock of this name that is detached on this server has "
-							 "another token.");
+		fail_not_found(name, "The detached lock of this name has another token.");
 }
 
 /* role: NULL if dropped. */
 static void
 fail_denied(const LockName *name, const char *role)
 {
-	ereport(ERROR,
-			(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
-			 errmsg("permission denied for redlock \"%s\"", name->name),
-			 role != NULL ? errdetail("It is detached, and belongs to role \"%s\".", role)
-						  : errdetail("It is detached, and belongs to a role that was dropped."),
-			 role != NULL ? errhint("Call the function as that role, or as a role that has its "
-									"privileges.")
-						  : errhint("Call the function as a superuser.")));
+	ereport(
+		ERROR,
+		(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+		 errmsg("permission denied for redlock \"%s\"", name->name),
+		 role != NULL ? errdetail("The detached lock belongs to role \"%s\".", role)
+					  : errdetail("The detached lock belongs to a dropped role."),
+		 role != NULL
+			 ? errhint(
+				   "Call the function as that role, or as a role with the privileges of that role.")
+			 : errhint("Call the function as a superuser.")));
 }
 
 static void
 fail_not_found(const LockName *name, const char *detail)
 {
-	ereport(ERROR,
-			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-			 errmsg("no detached redlock \"%s\" has this token", name->name),
-			 errdetail_internal("%s", detail),
-			 errhint("If the token is right, and of this server, the lock was released, held for "
-					 "as long as its hold_at_most, or lost, as it is when the server restarts: "
-					 "start the work over. See the view redlock_locks.")));
+	ereport(ERROR, (errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+					errmsg("no detached redlock \"%s\" has this token", name->name),
+					errdetail_internal("%s", detail),
+					errhint("Check the token, and whether this server acquired the lock; see the "
+							"view redlock_locks. If both are right, the lock has ended: by a "
+							"release, by its hold_at_most, or by a loss, as at a restart of the "
+							"server. Then start the work over.")));
 }
 
 void
 detached_fail_ended(const LockName *name)
 {
-	fail_not_found(name, "It has ended just now.");
+	fail_not_found(name, "The lock has just ended.");
 }
 
 int64
@@ -128,9 +129,9 @@ detached_reason(const DetachedLease *detached)
 	char *nodes = lease_detached_missing_nodes(detached);
 
 	if (nodes[0] == '\0')
-		return pstrdup("It was released by its token, held for as long as its hold_at_most allows, "
-					   "or not renewed by the broker in time.");
-	return psprintf("It was not renewed in time by a quorum of nodes: %s.", nodes);
+		return pstrdup("The lock was released by its token, its hold_at_most ended, or the broker "
+					   "did not renew the lease in time.");
+	return psprintf("No quorum of nodes renewed the lease in time: %s.", nodes);
 }
 
 /*
@@ -146,9 +147,9 @@ detached_check_limit(int more, int held)
 			(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
 			 errmsg("role \"%s\" holds too many detached redlocks on this server",
 					GetUserNameFromId(GetUserId(), false)),
-			 errdetail("It holds %d and asks for %d more; the limit of "
+			 errdetail("The role holds %d and asks for %d more; the limit of "
 					   "redlock.max_locks_per_session is %d.",
 					   held, more, redlock_max_locks_per_session),
-			 errhint("Release some by redlock_release(resource, token), see the view "
-					 "redlock_locks, or let a superuser raise redlock.max_locks_per_session.")));
+			 errhint("Release some by redlock_release(resource, token); the view redlock_locks has "
+					 "the tokens. Or let a superuser raise redlock.max_locks_per_session.")));
 }

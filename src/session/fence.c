@@ -117,18 +117,16 @@ fence_share(const char *schema, const char *resource, int64 token)
 static void
 fail_newer(const char *resource, int64 token, int64 newer)
 {
-	ereport(ERROR,
-			(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
-			 errmsg("a newer holder of redlock \"%.*s\" has passed the fence",
-					(int) permits_name_len(resource, strlen(resource)), resource),
-			 errdetail("The token of this session is " INT64_FORMAT
-					   ", that of the newer holder " INT64_FORMAT ".",
-					   token, newer),
-			 errhint("The lease ended before this session noticed it: start the work over. If "
-					 "each holder gets this error, the nodes have lost counters that were "
-					 "ahead of the clocks: wait until the clocks have caught up, or, when no "
-					 "older holder is left, set the token in redlock_fences to 0, and delete the "
-					 "rows of the resource in redlock_shared_fences.")));
+	ereport(ERROR, (errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
+					errmsg("a newer holder of redlock \"%.*s\" has passed the fence",
+						   (int) permits_name_len(resource, strlen(resource)), resource),
+					errdetail("The token of this session is " INT64_FORMAT
+							  ", the token of the newer holder is " INT64_FORMAT ".",
+							  token, newer),
+					errhint("Roll back, and start the work over: the lease of this session has "
+							"ended. If every holder gets this error, the nodes have lost counters "
+							"that were ahead of the clocks: wait until the clocks have caught up, "
+							"or see \"Reset a fence\" in docs/how-to/fence-a-job.md.")));
 }
 
 /* Returns false if there is no row yet. */

@@ -72,11 +72,12 @@ holdings_check_limit(int more)
 	ereport(ERROR,
 			(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
 			 errmsg("this session holds too many redlocks"),
-			 more == 1 ? errdetail("It holds %d, the limit of redlock.max_locks_per_session.",
-								   redlock_max_locks_per_session)
-					   : errdetail("It holds %d and asks for %d more; the limit of "
-								   "redlock.max_locks_per_session is %d.",
-								   held, more, redlock_max_locks_per_session),
+			 more == 1
+				 ? errdetail("The session holds %d, the limit of redlock.max_locks_per_session.",
+							 redlock_max_locks_per_session)
+				 : errdetail("The session holds %d and asks for %d more; the limit of "
+							 "redlock.max_locks_per_session is %d.",
+							 held, more, redlock_max_locks_per_session),
 			 errhint("Release some, or let a superuser raise redlock.max_locks_per_session.")));
 }
 
@@ -106,8 +107,8 @@ holding_find_valid(uint64 hash, const char *name)
 	if (holding == NULL)
 		ereport(ERROR, (errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 						errmsg("this session does not hold redlock \"%s\"", name),
-						errhint("Acquire it first. Of a detached lock, give the token, or call "
-								"redlock_attach in the same transaction.")));
+						errhint("Acquire the lock first. For a detached lock, give the token, or "
+								"call redlock_attach in the same transaction.")));
 	if (!holding_is_valid(holding, 0))
 		holding_fail_lost(holding, "");
 	return holding;

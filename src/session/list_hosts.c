@@ -120,8 +120,8 @@ fail_silent(void)
 {
 	ereport(ERROR, (errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 					errmsg("the redlock broker has not listed the hosts in time"),
-					errdetail("It is stopped or overloaded, or has started just now and is still "
-							  "connecting to the nodes."),
+					errdetail("The broker is stopped or overloaded, or has just started and is "
+							  "still connecting to the nodes."),
 					errhint("Try again. If the error stays, see the server log and process %d.",
 							lease_broker_pid())));
 }
@@ -145,13 +145,16 @@ fail(const HostListAnswer *answer)
 							 "not keep the list.")));
 			break;
 		case HOST_LIST_TOO_LONG:
-			ereport(ERROR, (errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
-							errmsg("the nodes list more than %d redlock hosts", HOST_LIST_MAX)));
+			ereport(
+				ERROR,
+				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
+				 errmsg("the nodes list more than %d redlock hosts", HOST_LIST_MAX),
+				 errhint("Keep other programs from writing to the list of hosts at the nodes.")));
 			break;
 		case HOST_LIST_NO_MEMORY:
 			ereport(ERROR, (errcode(ERRCODE_OUT_OF_MEMORY),
 							errmsg("the redlock broker has no shared memory for the list of hosts"),
-							errhint("The server log has the reason.")));
+							errhint("See the server log for the reason.")));
 			break;
 	}
 }

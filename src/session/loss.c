@@ -12,11 +12,10 @@ loss_reason(Lease *lease)
 	char *nodes = lease_missing_nodes(lease);
 
 	if (nodes[0] == '\0' && lease->hold_at_most_ms > 0)
-		return psprintf("It was held for as long as its hold_at_most of %d ms allows.",
-						lease->hold_at_most_ms);
+		return psprintf("The hold_at_most of %d ms has ended.", lease->hold_at_most_ms);
 	if (nodes[0] == '\0')
-		return pstrdup("The broker did not renew it in time.");
-	return psprintf("It was not renewed in time by a quorum of nodes: %s.", nodes);
+		return pstrdup("The broker did not renew the lease in time.");
+	return psprintf("No quorum of nodes renewed the lease in time: %s.", nodes);
 }
 
 char *

@@ -9,8 +9,8 @@
 
 /* The hint for a session that goes on. */
 #define LOSS_HINT                                                                                  \
-	"Another session may hold the lock by now. Release it, if it is held at session scope, and "   \
-	"start the work over."
+	"Roll back, release the lock if it is held at session scope, and start the work over. "        \
+	"Another session may hold the lock by now."
 
 /* Returns why the lease was lost: a sentence; palloc'd. */
 extern char *loss_reason(Lease *lease);

@@ -159,8 +159,8 @@ explain_loss(ErrorData *error)
 			error->message = loss_message(cancels, holding->name);
 			error->detail = holding_reason(holding);
 			error->hint = pstrdup(cancels ? LOSS_HINT
-										  : "Another session may hold the lock by now. "
-											"Start the work over in a new session.");
+										  : "Start the work over in a new session. Another session "
+											"may hold the lock by now.");
 			break;
 		}
 	if (prev_emit_log)

@@ -47,8 +47,7 @@ misuse_warn_of_scope(const LockRequest *request)
 				(errcode(ERRCODE_NO_ACTIVE_SQL_TRANSACTION),
 				 errmsg("redlock \"%s\" will be released at the end of this statement",
 						request->names[0].name),
-				 errhint("Acquire it in a transaction block, or at the scope "
-						 "\"session\".")));
+				 errhint("Acquire the lock in a transaction block, or at the scope \"session\".")));
 	}
 	else if ((!ends_at_once || request->terms.scope == SCOPE_CALL) && !request->commits &&
 			 IsolationUsesXactSnapshot() && FirstSnapshotSet)
@@ -85,7 +84,8 @@ warn_of_snapshot(const char *name, const char *hint)
 	ereport(misuse_level(MISUSE_OLD_SNAPSHOT),
 			(errcode(ERRCODE_WARNING),
 			 errmsg("the transaction's snapshot is older than the grant of redlock \"%s\"", name),
-			 errdetail("What the last holder committed may not be visible to this transaction."),
+			 errdetail(
+				 "Changes that the last holder committed may not be visible to this transaction."),
 			 errhint("%s", hint)));
 }
 

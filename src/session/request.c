@@ -147,14 +147,15 @@ static void
 reserve_gates(int count)
 {
 	if (!lease_reserve_gates(count))
-		ereport(ERROR, (errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
-						errmsg("too many redlocks are waited for on this server in calls for "
-							   "several"),
-						errdetail("Each of them takes a place in the server's lock table, of which "
-								  "they may fill a quarter."),
-						errhint("Try again later, or raise max_locks_per_transaction, now %d, and "
-								"restart the server.",
-								max_locks_per_xact)));
+		ereport(
+			ERROR,
+			(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
+			 errmsg("too many redlocks are requested on this server in calls for several locks"),
+			 errdetail("Each lock of such a call takes a place in the server's lock table. Such "
+					   "calls may fill a quarter of the table."),
+			 errhint("Try again later, or raise max_locks_per_transaction, now %d, and "
+					 "restart the server.",
+					 max_locks_per_xact)));
 	reserved_gates = count;
 }
 

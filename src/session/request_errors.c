@@ -55,7 +55,7 @@ request_refuse_granted_permits(const LockRequest *request, int name)
 	if (permits > 0 && permits != Max(request->permits, 1))
 		fail_other_permits(
 			request, name, permits,
-			psprintf("It was granted to: %s.", held_by_text(request_now.asked[name].lease)));
+			psprintf("The lock was granted to: %s.", held_by_text(request_now.asked[name].lease)));
 }
 
 void
@@ -64,8 +64,9 @@ request_refuse_other_permits(const LockRequest *request, int name, uint64 hash)
 	int permits = lease_permits(hash);
 
 	if (permits >= 0 && Max(permits, 1) != Max(request->permits, 1))
-		fail_other_permits(request, name, permits,
-						   "It is held or waited for on this server; see the view redlock_locks.");
+		fail_other_permits(
+			request, name, permits,
+			"The lock is held or waited for on this server; see the view redlock_locks.");
 }
 
 static void
@@ -74,11 +75,11 @@ fail_other_permits(const LockRequest *request, int name, int permits, char *deta
 	ereport(
 		ERROR,
 		(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-		 errmsg("redlock \"%s\" is asked for %s, and others have it %s", request->names[name].name,
-				permits_text(request->permits), permits_text(permits)),
+		 errmsg("redlock \"%s\" is requested %s, but held or requested %s",
+				request->names[name].name, permits_text(request->permits), permits_text(permits)),
 		 errdetail_internal("%s", detail),
-		 errhint("Let all callers say the same number of permits. A lock that has permits can't be "
-				 "shared, detached, or acquired together with others.")));
+		 errhint("Give the same number of permits in all calls. A lock with permits can't be "
+				 "shared, detached, or acquired in one call with further locks.")));
 }
 
 static char *
@@ -102,21 +103,19 @@ request_refuse_in_dispute(const LockRequest *request)
 	if (dispute.name[0] == '\0')
 		return;
 	if (dispute.left)
-		ereport(
-			ERROR,
-			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-			 errmsg("redlock \"%s\" is not acquired, since the nodes of this server were left for "
-					"others",
-					request->names[0].name),
-			 errdetail_internal("%s", dispute.detail), errhint("%s", dispute.hint)));
+		ereport(ERROR, (errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+						errmsg("redlock \"%s\" is not acquired, since the hosts have left the "
+							   "nodes of this server",
+							   request->names[0].name),
+						errdetail_internal("%s", dispute.detail), errhint("%s", dispute.hint)));
 	ereport(ERROR,
 			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 			 errmsg("redlock \"%s\" is not acquired, since host \"%s\" has other settings and "
 					"might get it too",
 					request->names[0].name, dispute.name),
 			 errdetail_internal("%s", dispute.detail),
-			 errhint("%s Locks are acquired again when the hosts agree, or that one has been gone "
-					 "for a minute; see the view redlock_hosts.",
+			 errhint("%s This host acquires locks again when the hosts agree, or a minute after "
+					 "that host has stopped. See the view redlock_hosts.",
 					 dispute.hint)));
 }
 
@@ -237,14 +236,13 @@ holder_text(const LockRequest *request, int name)
 	char *held_by = lease != NULL ? held_by_text(lease) : NULL;
 
 	if (request->permits > 0)
-		return psprintf(
-			"All of its %d permits are held, or kept by hold_at_least, or others wait for "
-			"one.",
-			request->permits);
+		return psprintf("All %d permits of the lock are held or kept by hold_at_least, or earlier "
+						"waiters are next.",
+						request->permits);
 	if (lease == NULL)
 		return here_text(request->names[name].hash);
-	return held_by != NULL ? psprintf("It was granted to: %s.", held_by)
-						   : "The nodes have not told who holds it.";
+	return held_by != NULL ? psprintf("The lock was granted to: %s.", held_by)
+						   : "The nodes did not name the holder.";
 }
 
 /* Returns a sentence about the session of this server that is first. */
@@ -257,21 +255,23 @@ here_text(uint64 hash)
 
 	if (lease == NULL || !lease_copy(lease, copy) || copy->hash != hash || lease_stays(copy) ||
 		!wish_is_held(pg_atomic_read_u32(&copy->wish)))
-		return "Another session of this server is before this one; see the view redlock_locks.";
+		return "Another session of this server is ahead of this session; see the view "
+			   "redlock_locks.";
 	since = timestamptz_to_str(copy->since);
 	if (lease_state(copy) != LEASE_HELD)
-		return psprintf("Process %d of this server is before this one, and has asked for it since "
-						"%s.",
-						copy->owner_pid, since);
+		return psprintf(
+			"Process %d of this server is ahead of this session, and has waited since %s.",
+			copy->owner_pid, since);
 	if (copy->shared)
-		return psprintf("Sessions of this server have shared it since %s; see the view "
-						"redlock_locks.",
-						since);
+		return psprintf(
+			"Sessions of this server have shared the lock since %s; see the view redlock_locks.",
+			since);
 	if (pg_atomic_read_u32(&copy->wish) == WISH_DETACHED)
-		return psprintf("It has been a detached lock of this server since %s; see the view "
-						"redlock_locks.",
-						since);
-	return psprintf("Process %d of this server has held it since %s.", copy->owner_pid, since);
+		return psprintf(
+			"The lock has been detached on this server since %s; see the view redlock_locks.",
+			since);
+	return psprintf("Process %d of this server has held the lock since %s.", copy->owner_pid,
+					since);
 }
 
 /*
@@ -299,8 +299,8 @@ held_by_text(Lease *lease)
 static int
 elsewhere_hint(void)
 {
-	return errhint("Another session of that server may have it by now: its view redlock_locks "
-				   "tells which.");
+	return errhint("See the view redlock_locks on that server: another session there may hold the "
+				   "lock by now.");
 }
 
 /* Raises an error: the lease had been granted. */
@@ -312,11 +312,11 @@ request_fail_lost(const LockRequest *request, int name)
 				  " right after it was granted");
 	ereport(ERROR,
 			(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
-			 errmsg("the lease on redlock \"%s\" was lost while \"%s\" was waited for",
+			 errmsg("the lease on redlock \"%s\" was lost during the wait for \"%s\"",
 					request->names[name].name, request->names[request_now.waited_for].name),
 			 errdetail_internal("%s", loss_reason(request_now.asked[name].lease)),
-			 errhint("What this call had acquired is given back: ask for all again. A hold_at_most "
-					 "must outlast the wait for the other locks.")));
+			 errhint("Call again for all locks: this call has released the locks that it had "
+					 "acquired. A hold_at_most must outlast the wait for the other locks.")));
 }
 
 void
@@ -328,25 +328,24 @@ request_fail_unreachable(const LockRequest *request, int name, char *nodes)
 
 	lease_count(COUNT_UNREACHABLE);
 	if (!node_status_listed())
-		ereport(ERROR,
-				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("redlock \"%s\" is not acquired, since no list of nodes is in force",
-						request->names[name].name),
-				 errhint("The server log says why redlock.nodes is not. Mend it and reload.")));
-	ereport(ERROR, (errcode(ERRCODE_CONNECTION_FAILURE),
-					errmsg("no quorum of redlock nodes could be reached for \"%s\"",
-						   request->names[name].name),
-					nodes[0] != '\0' ? errdetail("No usable answer from: %s.", nodes)
-									 : errdetail("The answers came too late for a ttl of %d ms.",
-												 request->terms.ttl_ms),
-					advice[0] != '\0' ? errhint("%s See the view redlock_nodes.", advice)
-					: !lease_table->standing.begun && lease_table->standing.says != HOST_WARNS
-						? errhint("This host takes no locks before the nodes have told it whether "
-								  "other hosts have the same settings. Try again; see the views "
-								  "redlock_nodes and redlock_hosts.")
-						: errhint("See the view redlock_nodes. A quorum is a majority of all nodes "
-								  "in redlock.nodes, and of all in redlock.nodes_next while that "
-								  "is set.")));
+		ereport(ERROR, (errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+						errmsg("redlock \"%s\" is not acquired, since no list of nodes is in force",
+							   request->names[name].name),
+						errhint("See the server log for the reason. Correct redlock.nodes and "
+								"redlock.nodes_next, and reload.")));
+	ereport(ERROR,
+			(errcode(ERRCODE_CONNECTION_FAILURE),
+			 errmsg("no quorum of redlock nodes could be reached for \"%s\"",
+					request->names[name].name),
+			 nodes[0] != '\0' ? errdetail("No usable answer from: %s.", nodes)
+							  : errdetail("The answers came too late for a ttl of %d ms.",
+										  request->terms.ttl_ms),
+			 advice[0] != '\0' ? errhint("%s See the view redlock_nodes.", advice)
+			 : !lease_table->standing.begun && lease_table->standing.says != HOST_WARNS
+				 ? errhint("Try again: this host is still asking the nodes whether other hosts "
+						   "have the same settings. See the views redlock_nodes and redlock_hosts.")
+				 : errhint("See the view redlock_nodes. A quorum is a majority of all nodes in "
+						   "redlock.nodes, and also of all nodes in redlock.nodes_next if set.")));
 }
 
 void
@@ -359,9 +358,8 @@ request_fail_deadlock(const LockRequest *request, int name)
 		 errmsg("deadlock detected while waiting for redlock \"%s\"", request->names[name].name),
 		 errdetail_internal("%s",
 							encoding_from_utf8(lease_cycle_text(request_now.asked[name].lease))),
-		 errhint("Roll back, release the locks that are held at session scope, and run the "
-				 "transaction again. Deadlocks do not occur where all take their locks in the "
-				 "same order.")));
+		 errhint("Roll back, release the locks of session scope, and run the transaction again. To "
+				 "avoid deadlocks, take locks in the same order everywhere.")));
 }
 
 void
@@ -370,8 +368,8 @@ request_fail_silent_broker(const LockRequest *request, int name)
 	ereport(ERROR, (errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 					errmsg("the redlock broker has not asked for \"%s\" in time",
 						   request->names[name].name),
-					errdetail("It is stopped or overloaded, or has started just now and is still "
-							  "connecting to the nodes."),
+					errdetail("The broker is stopped or overloaded, or has just started and is "
+							  "still connecting to the nodes."),
 					errhint("Try again. If the error stays, see the server log and process %d.",
 							lease_broker_pid())));
 }
@@ -387,8 +385,9 @@ request_fail_no_broker(void)
 						errhint("Start the server as usual, and try again.")));
 	ereport(ERROR, (errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 					errmsg("the redlock broker is not running"),
-					errhint("The server restarts it by itself. If it does not come up, see the "
-							"server log, and whether max_worker_processes, now %d, is enough.",
+					errhint("Try again after a second: the server restarts the broker. If the "
+							"broker does not start, see the server log, and check whether "
+							"max_worker_processes, now %d, is enough.",
 							max_worker_processes)));
 }
 
@@ -398,7 +397,7 @@ request_fail_table_full(void)
 	ereport(
 		ERROR,
 		(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
-		 errmsg("too many redlocks are held or asked for on this server"),
+		 errmsg("too many redlocks are held or requested on this server"),
 		 lease_table->max_locks < redlock_max_locks
 			 ? errdetail("The server's lock table has room for %d, less than redlock.max_locks, "
 						 "which is %d.",

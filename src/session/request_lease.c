@@ -82,14 +82,13 @@ request_open_lease(const LockRequest *request, int name, int64 deadline_us)
 	if (opened == LEASE_NO_ENTRY || opened == LEASE_TABLE_FULL)
 		request_fail_table_full();
 	if (opened == LEASE_TOO_MANY_JOINED)
-		ereport(
-			ERROR,
-			(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
-			 errmsg("the sessions of this server share too many redlocks"),
-			 errdetail("Each that shares one takes a place in the server's lock table, of which "
-					   "they may fill half."),
-			 errhint("Raise max_locks_per_transaction, now %d, and restart the server.",
-					 max_locks_per_xact)));
+		ereport(ERROR, (errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
+						errmsg("the sessions of this server share too many redlocks"),
+						errdetail("Each reader of a lock takes a place in the server's lock table. "
+								  "Readers may fill half of the table."),
+						errhint("Share fewer locks at a time, or raise max_locks_per_transaction, "
+								"now %d, and restart the server.",
+								max_locks_per_xact)));
 	return opened;
 }
 

@@ -99,10 +99,10 @@ require_table(Oid schema)
 				(errcode(ERRCODE_UNDEFINED_TABLE),
 				 errmsg("there is no table redlock_runs to record a run in"),
 				 name != NULL
-					 ? errdetail("It should be in the schema of redlock_run, \"%s\".", name)
+					 ? errdetail("The table belongs in the schema of redlock_run, \"%s\".", name)
 					 : errdetail("The schema of redlock_run is gone, too."),
-				 errhint("Give the table its name and schema again, or, where it was dropped, drop "
-						 "the extension and create it anew. Without record it is not needed.")));
+				 errhint("Restore the name and the schema of the table. If the table was dropped, "
+						 "drop and create the extension. Or call redlock_run without record.")));
 }
 
 void
@@ -489,15 +489,16 @@ runs_fail(Run *run, const char *loss, bool cancelled, MemoryContext context)
 			WARNING,
 			(errcode(ERRCODE_INSUFFICIENT_RESOURCES),
 			 errmsg("could not record that this run of redlock \"%s\" failed", run->resource),
-			 errdetail("%s %s",
-					   fate == RUN_REPORT_NO_PLACE
-						   ? "Reports of other runs that failed wait to be written."
-						   : "No process could be started that writes it; the next "
-							 "one for this database will.",
-					   report.begun
-						   ? "It stays \"running\" in redlock_runs until this session records "
-							 "another run, or, after its end, another of this server does."
-						   : "The run had not begun, so until then it is not in redlock_runs."),
+			 errdetail(
+				 "%s %s",
+				 fate == RUN_REPORT_NO_PLACE
+					 ? "Reports of other failed runs wait to be written."
+					 : "No process could be started to write the report; the next process for this "
+					   "database will write the report.",
+				 report.begun
+					 ? "The run stays \"running\" in redlock_runs until this session records "
+					   "another run, or ends and another session of this server records a run."
+					 : "The run had not begun: until then, redlock_runs has no row of this run."),
 			 fate == RUN_REPORT_NO_PLACE
 				 ? errhint("See in pg_stat_activity what the process \"redlock run\" waits for, "
 						   "and its errors in the server log.")

@@ -93,7 +93,7 @@ session_acquire(const LockRequest *request)
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("redlock \"%s\" can't be acquired at call scope outside of CALL or DO",
 						request->names[0].name),
-				 errhint("Use the scope \"session\", or make the call a part of a procedure.")));
+				 errhint("Call from a procedure or DO, or use the scope \"session\".")));
 	session_start();
 	ask.names = missing;
 	ask.count = find_missing(request, missing);
@@ -178,12 +178,11 @@ check_ready(void)
 		ereport(ERROR, (errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
 						errmsg("redlocks can't be used in a replication connection")));
 	if (redlock_nodes()->count == 0)
-		ereport(ERROR,
-				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("redlock.nodes is not set"),
-				 errhint("Add this line to postgresql.conf and reload it: redlock.nodes = "
-						 "'redis://host1, redis://host2, redis://host3'. If there is one, the "
-						 "log of the server says why it is not in force.")));
+		ereport(ERROR, (errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+						errmsg("redlock.nodes is not set"),
+						errhint("Add a line to postgresql.conf and reload: redlock.nodes = "
+								"'redis://host1, redis://host2, redis://host3'. If the line is "
+								"there, see the server log for the reason.")));
 }
 
 /* A lock belongs to a session or is detached, never both. */
@@ -191,15 +190,15 @@ static void
 fail_held(const Holding *holding)
 {
 	if (holding->attached)
-		ereport(ERROR,
-				(errcode(ERRCODE_OBJECT_IN_USE),
-				 errmsg("this transaction is attached to redlock \"%s\"", holding->name),
-				 errdetail("The lock is detached: it can't be acquired until it is released."),
-				 errhint("The transaction relies on it already; there is no need to acquire it.")));
-	ereport(ERROR, (errcode(ERRCODE_OBJECT_IN_USE),
-					errmsg("this session holds redlock \"%s\" already", holding->name),
-					errdetail("A lock that a session holds can't be acquired detached."),
-					errhint("Release it first, or end the transaction that holds it.")));
+		ereport(ERROR, (errcode(ERRCODE_OBJECT_IN_USE),
+						errmsg("this transaction is attached to redlock \"%s\"", holding->name),
+						errdetail("A detached lock can't be acquired before its release."),
+						errhint("Remove the call: the transaction relies on the lock already.")));
+	ereport(ERROR,
+			(errcode(ERRCODE_OBJECT_IN_USE),
+			 errmsg("this session holds redlock \"%s\" already", holding->name),
+			 errdetail("A lock that a session holds can't be acquired detached."),
+			 errhint("Release the lock first, or end the transaction that holds the lock.")));
 }
 
 /* Two readers that both upgrade would wait for each other. */
@@ -212,22 +211,23 @@ fail_upgrade(const char *name)
 		 errmsg("redlock \"%s\", which this session holds in shared mode, can't become "
 				"exclusive",
 				name),
-		 errdetail("It would wait until nobody shares the lock any more, and so would each other "
-				   "session that does the same: for ever."),
-		 errhint("Release it first, or end the transaction, and acquire it in exclusive mode; "
-				 "what it protects may have changed by then. Or acquire it so from the start.")));
+		 errdetail(
+			 "Two readers that both asked for exclusive mode would wait for each other for ever."),
+		 errhint(
+			 "Release the lock, or end the transaction, and acquire the lock in exclusive mode. "
+			 "Then read the protected data again. Or acquire in exclusive mode from the start.")));
 }
 
 static void
 fail_other_permits(const Holding *holding, int permits)
 {
-	ereport(
-		ERROR,
-		(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-		 errmsg("this session holds redlock \"%s\" with another number of permits", holding->name),
-		 errdetail("It holds one of %d, and asks for one of %d; leaving out permits means 1.",
-				   Max(holding->lease->permits, 1), Max(permits, 1)),
-		 errhint("Ask for the same number of permits each time.")));
+	ereport(ERROR, (errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+					errmsg("this session holds redlock \"%s\" with another number of permits",
+						   holding->name),
+					errdetail("This session holds the lock with permits => %d, and asks for "
+							  "permits => %d; leaving out permits means 1.",
+							  Max(holding->lease->permits, 1), Max(permits, 1)),
+					errhint("Ask for the same number of permits each time.")));
 }
 
 /*
@@ -387,7 +387,7 @@ session_release(uint64 hash, const char *name)
 		ereport(misuse_level(MISUSE_NOT_HELD),
 				(errcode(ERRCODE_WARNING),
 				 errmsg("this session does not hold redlock \"%s\"", name),
-				 errhint("See the view redlock_locks. A detached lock is released by its token.")));
+				 errhint("See the view redlock_locks. Release a detached lock by its token.")));
 		return false;
 	}
 	if (holding_lasting(holding) == 0)
@@ -395,7 +395,7 @@ session_release(uint64 hash, const char *name)
 		ereport(misuse_level(MISUSE_TRANSACTION_SCOPE),
 				(errcode(ERRCODE_WARNING),
 				 errmsg("redlock \"%s\" is held at transaction scope only", name),
-				 errhint("It is released by the end of the transaction.")));
+				 errhint("Commit or roll back: the end of the transaction releases the lock.")));
 		return false;
 	}
 	valid = holding_is_valid(holding, 0);

@@ -80,8 +80,8 @@ session_release_detached(const LockName *name, int64 token)
 				(errcode(ERRCODE_OBJECT_IN_USE),
 				 errmsg("redlock \"%s\" can't be released while this transaction is attached to it",
 						name->name),
-				 errdetail("Others would not yet see what the transaction does."),
-				 errhint("Release it after the commit.")));
+				 errdetail("The next holder would not see the changes of this transaction."),
+				 errhint("Commit, then release the lock.")));
 	valid = lease_detached_validity_us(&detached) > 0;
 	if (!lease_release_detached(&detached))
 		detached_fail_ended(name);

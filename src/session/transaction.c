@@ -195,9 +195,9 @@ guard_commit(bool effects)
 		ereport(ERROR,
 				(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
 				 errmsg("the lease on redlock \"%s\" might end during the commit", holding->name),
-				 errdetail("Less of its validity is left than redlock.commit_margin, %d ms.",
+				 errdetail("The lease is valid for less than redlock.commit_margin, %d ms.",
 						   redlock_commit_margin_ms),
-				 errhint("Start the work over. A longer ttl leaves more time.")));
+				 errhint("Start the work over. Use a longer ttl for more time.")));
 	}
 }
 
@@ -257,14 +257,14 @@ refuse_prepare(void)
 					(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
 					 errmsg("cannot PREPARE a transaction that is attached to redlock \"%s\"",
 							holding->name),
-					 errdetail("The lock would not be looked after until COMMIT PREPARED."),
+					 errdetail("No session would guard the lock until COMMIT PREPARED."),
 					 errhint("Use COMMIT.")));
 		if (holding->xact_holds != NULL || holding->ended_count > 0)
 			ereport(ERROR, (errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
 							errmsg("cannot PREPARE a transaction that holds redlock \"%s\" at "
 								   "transaction or call scope",
 								   holding->name),
-							errhint("Acquire it at session scope, or use COMMIT.")));
+							errhint("Acquire the lock at session scope, or use COMMIT.")));
 	}
 }
 

@@ -37,15 +37,21 @@ alarm_set_up(AlarmPurpose purpose, void (*ring)(void))
 
 	if (sigaction(ALARM_SIGNAL, NULL, &before) == 0 && before.sa_handler != SIG_DFL &&
 		before.sa_sigaction != on_signal)
-		ereport(ERROR, (errcode(ERRCODE_OBJECT_IN_USE),
-						errmsg("signal %d is in use in this session", ALARM_SIGNAL),
-						errdetail("redlock_pg needs it to notice the end of a lease.")));
+		ereport(
+			ERROR,
+			(errcode(ERRCODE_OBJECT_IN_USE),
+			 errmsg("signal %d is in use in this session", ALARM_SIGNAL),
+			 errdetail("redlock_pg needs the signal to notice the end of a lease."),
+			 errhint(
+				 "Use redlock_pg and the library that takes the signal in separate sessions.")));
 	event.sigev_notify = SIGEV_SIGNAL;
 	event.sigev_signo = ALARM_SIGNAL;
 	event.sigev_value.sival_int = purpose;
 	if (timer_create(REDLOCK_CLOCK, &event, &alarm->timer) != 0)
-		ereport(ERROR, (errcode(ERRCODE_INSUFFICIENT_RESOURCES),
-						errmsg("could not create a timer for leases: %m")));
+		ereport(ERROR,
+				(errcode(ERRCODE_INSUFFICIENT_RESOURCES),
+				 errmsg("could not create a timer for leases: %m"),
+				 errhint("Raise the limit of pending signals of the server's user (ulimit -i).")));
 	alarm->due_us = PG_INT64_MAX;
 	alarm->ring = ring;
 	action.sa_sigaction = on_signal;

@@ -80,33 +80,32 @@ guc_define(void)
 {
 	DefineCustomIntVariable(
 		"redlock.commit_margin", "Validity that each lease must have left when a commit begins.",
-		"A commit with less fails. Set it to the time that a commit takes.",
+		"A commit with less validity fails. Set this to the time that a commit takes.",
 		&redlock_commit_margin_ms, 10, 0, 60000, PGC_USERSET, GUC_UNIT_MS, NULL, NULL, NULL);
 
 	DefineCustomIntVariable(
-		"redlock.handover_limit",
-		"Times in a row that a lock goes from session to session of this server.",
-		"After that, or after a tenth of the ttl, hosts that wait get their turn; 0 turns "
-		"hand-over off.",
+		"redlock.handover_limit", "Hand-overs in a row between sessions of this server.",
+		"After these, or after a tenth of the ttl, waiting hosts get their turn; 0 turns hand-over "
+		"off.",
 		&redlock_handover_limit, LUA_SPAN - 1, 0, LUA_SPAN - 1, PGC_SIGHUP, 0, NULL, NULL, NULL);
 
 	DefineCustomIntVariable(
 		"redlock.keep_idle",
-		"How long this server keeps a lock that nobody holds any more, if a call does not say.",
-		"The next of its sessions takes it without asking the nodes. It is given up when another "
-		"server wants it; 0 turns this off.",
+		"How long this server keeps a lock without a holder, unless a call says otherwise.",
+		"The next session of this server takes the lock without asking the nodes. The server "
+		"releases the lock when another server asks for the lock; 0 turns this off.",
 		&redlock_keep_idle_ms, 0, 0, DURATION_MAX_MS, PGC_USERSET, GUC_UNIT_MS, NULL, NULL, NULL);
 
 	DefineCustomStringVariable(
 		"redlock.key_prefix", "Text before a resource's name in its key on the nodes.",
-		"All hosts that share locks need the same. Locks that are held keep theirs when it "
-		"changes.",
+		"All hosts that share locks need the same prefix. Held locks keep their prefix after a "
+		"change.",
 		&redlock_key_prefix, "redlock:", PGC_SIGHUP, 0, check_key_prefix, NULL, NULL);
 
 	DefineCustomIntVariable(
 		"redlock.max_hold",
-		"Longest hold_at_least and keep_idle of a lock, and hold_at_most of a detached one.",
-		"It bounds how long a role can block a name by a lock that none of its sessions holds.",
+		"Longest hold_at_least and keep_idle of a lock, and hold_at_most of a detached lock.",
+		"Bounds how long a role can block a name by a lock that no session of the role holds.",
 		&redlock_max_hold_ms, 24 * 60 * 60 * 1000, 0, DURATION_MAX_MS, PGC_SUSET, GUC_UNIT_MS, NULL,
 		NULL, NULL);
 
@@ -117,95 +116,97 @@ guc_define(void)
 
 	DefineCustomIntVariable(
 		"redlock.max_locks_per_session", "Locks that one session can hold at a time.",
-		"So one session can't use up what redlock.max_locks allows for all.",
-		&redlock_max_locks_per_session, 512, 1, 1000000, PGC_SUSET, 0, NULL, NULL, NULL);
+		"Keeps one session from using up redlock.max_locks.", &redlock_max_locks_per_session, 512,
+		1, 1000000, PGC_SUSET, 0, NULL, NULL, NULL);
 
 	DefineCustomIntVariable(
 		"redlock.max_new_names_per_hour",
 		"Names of locks that a role can bring in within an hour, and rows of redlock_fences.",
-		"Each name leaves a counter at the nodes for two hours. Those that this server has asked "
-		"for within that time are not new. 0 allows no new names, -1 any number; superusers have "
-		"no limit.",
+		"Each name leaves a counter at the nodes for two hours. A name that this server has asked "
+		"for within two hours is not new. 0 allows no new names, -1 any number; superusers have no "
+		"limit.",
 		&redlock_max_new_names_per_hour, 10000, -1, 1000000000, PGC_SUSET, 0, NULL, NULL, NULL);
 
-	DefineCustomIntVariable(
-		"redlock.max_ttl", "Longest ttl that a lock may be given.",
-		"A node that may have forgotten leases does not vote for that long. All "
-		"hosts that share locks need the same.",
-		&redlock_max_ttl_ms, 60000, TTL_MIN_MS, TTL_MAX_MS, PGC_SIGHUP, GUC_UNIT_MS, NULL, NULL,
-		NULL);
+	DefineCustomIntVariable("redlock.max_ttl", "Longest ttl that a call may give.",
+							"A node that may have forgotten leases does not vote for this time. "
+							"All hosts that share locks need the same value.",
+							&redlock_max_ttl_ms, 60000, TTL_MIN_MS, TTL_MAX_MS, PGC_SIGHUP,
+							GUC_UNIT_MS, NULL, NULL, NULL);
 
 	DefineCustomIntVariable(
 		"redlock.node_timeout",
-		"Time in which a node must answer; after that it counts as unreachable.",
-		"A slow minority delays nobody. This bounds how soon a missing majority is reported.",
+		"Time in which a node must answer; afterwards the node counts as unreachable.",
+		"A slow minority delays no session. This bounds how soon a missing majority is reported.",
 		&redlock_node_timeout_ms, 500, 10, 60000, PGC_SIGHUP, GUC_UNIT_MS, NULL, NULL, NULL);
 
 	DefineCustomStringVariable(
 		"redlock.nodes", "URLs of the independent Redis nodes that vote on locks.",
 		"redis://[user:password@]host[:port][/db], rediss://... by TLS, or "
-		"unix://[user:password@]/path, with ?durable=yes or no for one that can't tell; "
+		"unix://[user:password@]/path, with ?durable=yes or no for a node that can't tell; "
 		"separated by commas; shown without credentials. Or local: no Redis, and locks that do not "
 		"reach beyond this server.",
 		&nodes_text, "", PGC_SIGHUP, GUC_SUPERUSER_ONLY, check_nodes, assign_nodes, show_nodes);
 
 	DefineCustomStringVariable(
 		"redlock.nodes_next", "URLs of the nodes that are to take the place of redlock.nodes.",
-		"While it is set, each lock needs a majority of both lists. Set it on all hosts, wait "
-		"until all new nodes are ready and redlock_hosts says that each host is settled, and make "
-		"it redlock.nodes.",
+		"While this is set, each lock needs a majority of both lists. Set this list on all hosts, "
+		"wait until all new nodes are ready and redlock_hosts.settled of each host is true, and "
+		"move the list to redlock.nodes.",
 		&nodes_next_text, "", PGC_SIGHUP, GUC_SUPERUSER_ONLY, check_nodes_next, assign_nodes_next,
 		show_nodes_next);
 
 	DefineCustomEnumVariable(
 		"redlock.on_disagreement",
-		"What happens while another host has settings by which both could get one lock.",
-		"refuse: no new lock is acquired; warn: the server log and redlock_hosts tell. What is "
-		"held stays held.",
+		"Action while this host and another host could both get one lock, because of their "
+		"settings.",
+		"refuse: no new lock is acquired; warn: the server log and redlock_hosts tell. Held locks "
+		"stay held.",
 		&redlock_on_disagreement, ON_DISAGREEMENT_REFUSE, on_disagreement_options, PGC_SIGHUP, 0,
 		NULL, NULL, NULL);
 
 	DefineCustomEnumVariable(
-		"redlock.on_loss", "What happens to a session whose lease runs out without renewal.",
-		"cancel: its running statement is cancelled; error: its next call and its commit fail; "
-		"terminate: it ends.",
+		"redlock.on_loss", "Action on a session whose lease ends without renewal.",
+		"cancel: the running statement is cancelled; error: the next call and the commit fail; "
+		"terminate: the session ends.",
 		&redlock_on_loss, ON_LOSS_CANCEL, on_loss_options, PGC_USERSET, 0, NULL, NULL, NULL);
 
-	DefineCustomIntVariable(
-		"redlock.runs_keep", "How long rows of redlock_runs are kept; at least a day.",
-		"Older ones are deleted when runs are recorded in that database. 0: for ever.",
-		&redlock_runs_keep_s, RUNS_KEEP_DEFAULT_S, 0, RUNS_KEEP_MAX_S, PGC_SIGHUP, GUC_UNIT_S,
-		check_runs_keep, NULL, NULL);
+	DefineCustomIntVariable("redlock.runs_keep",
+							"How long rows of redlock_runs are kept; at least a day.",
+							"Recording a run deletes older rows of that database. 0: for ever.",
+							&redlock_runs_keep_s, RUNS_KEEP_DEFAULT_S, 0, RUNS_KEEP_MAX_S,
+							PGC_SIGHUP, GUC_UNIT_S, check_runs_keep, NULL, NULL);
 
 	DefineCustomStringVariable(
-		"redlock.tls_ca_file", "Certificates of the authorities that nodes with TLS must have.",
-		"A file in PEM format; a relative path is below the data directory. Empty: those of the "
-		"system.",
+		"redlock.tls_ca_file",
+		"Certificates of the authorities that sign the certificates of nodes with TLS.",
+		"A file in PEM format; a relative path is below the data directory. Empty: the "
+		"certificates of the system.",
 		&redlock_tls_ca_file, "", PGC_SIGHUP, 0, check_tls_ca_file, NULL, NULL);
 
 	DefineCustomStringVariable(
-		"redlock.tls_cert_file", "Certificate by which this server tells nodes with TLS who it is.",
-		"A file in PEM format, with those of the authorities in between behind it. Empty: none.",
+		"redlock.tls_cert_file", "Certificate of this server for nodes with TLS.",
+		"A file in PEM format, with the certificates of intermediate authorities after the "
+		"server's. Empty: none.",
 		&redlock_tls_cert_file, "", PGC_SIGHUP, 0, check_tls_cert_file, NULL, NULL);
 
-	DefineCustomStringVariable(
-		"redlock.tls_key_file", "Private key of redlock.tls_cert_file.",
-		"A file in PEM format, without a passphrase, that nobody but the database user and root "
-		"may read.",
-		&redlock_tls_key_file, "", PGC_SIGHUP, 0, check_tls_key_file, NULL, NULL);
+	DefineCustomStringVariable("redlock.tls_key_file", "Private key of redlock.tls_cert_file.",
+							   "A file in PEM format, without a passphrase; only the database user "
+							   "and root may read the file.",
+							   &redlock_tls_key_file, "", PGC_SIGHUP, 0, check_tls_key_file, NULL,
+							   NULL);
 
-	DefineCustomEnumVariable(
-		"redlock.tls_verify", "What is verified of a node with TLS.",
-		"full: that its certificate is from a known authority and for the host in its URL; ca: the "
-		"authority only; none: nothing.",
-		&redlock_tls_verify, TLS_VERIFY_FULL, tls_verify_options, PGC_SIGHUP, 0, NULL, NULL, NULL);
+	DefineCustomEnumVariable("redlock.tls_verify", "Checks of the certificate of a node with TLS.",
+							 "full: the authority of the certificate, and the host name in the "
+							 "URL; ca: the authority only; none: nothing.",
+							 &redlock_tls_verify, TLS_VERIFY_FULL, tls_verify_options, PGC_SIGHUP,
+							 0, NULL, NULL, NULL);
 
-	DefineCustomIntVariable("redlock.ttl",
-							"How long a lease is valid without renewal, if a call does not say.",
-							"While its session lives, a lease is renewed after each third of it. "
-							"It bounds how long a dead host blocks others.",
-							&redlock_ttl_ms, TTL_DEFAULT_MS, TTL_MIN_MS, TTL_MAX_MS, PGC_USERSET,
-							GUC_UNIT_MS, NULL, NULL, NULL);
+	DefineCustomIntVariable(
+		"redlock.ttl", "How long a lease is valid without renewal, unless a call says otherwise.",
+		"While the session lives, the broker renews the lease after each third of the ttl. The ttl "
+		"bounds how long a dead host blocks other hosts.",
+		&redlock_ttl_ms, TTL_DEFAULT_MS, TTL_MIN_MS, TTL_MAX_MS, PGC_USERSET, GUC_UNIT_MS, NULL,
+		NULL, NULL);
 
 	MarkGUCPrefixReserved("redlock");
 	defined = true;
@@ -281,9 +282,9 @@ check_urls(const char *setting, bool is_next, char **newval, void **extra)
 							  "list Redis nodes only.");
 			return false;
 		}
-		GUC_check_errhint(
-			"Write redis://[user:password@]host[:port][/db][?durable=yes|no] for each node, by TLS "
-			"rediss://..., separated by commas, an IPv6 address in brackets, each server once.");
+		GUC_check_errhint("Write redis://[user:password@]host[:port][/db][?durable=yes|no] for "
+						  "each node, or rediss://... for TLS. Separate nodes by commas, write "
+						  "IPv6 addresses in brackets, and name each server once.");
 		return false;
 	}
 #ifndef REDLOCK_TLS
@@ -295,8 +296,8 @@ check_urls(const char *setting, bool is_next, char **newval, void **extra)
 			GUC_check_errmsg("invalid value for parameter \"%s\": node %d: "
 							 "this build of redlock_pg has no TLS (rediss://)",
 							 setting, i + 1);
-			GUC_check_errdetail("It was built without hiredis 1.0 or later with its TLS library, "
-								"or without OpenSSL 3.0 or later.");
+			GUC_check_errdetail("The build had no hiredis 1.0 or later with its TLS library, or no "
+								"OpenSSL 3.0 or later.");
 			GUC_check_errhint("Install both with their headers (Debian: libhiredis-dev and "
 							  "libssl-dev), then build and install redlock_pg again, and restart "
 							  "the server.");
@@ -367,7 +368,7 @@ check_runs_keep(int *newval, void **extra, GucSource source)
 {
 	if (*newval == 0 || *newval >= RUNS_KEEP_MIN_S)
 		return true;
-	GUC_check_errdetail("It is %d seconds. Rows are kept for a day at least.", *newval);
+	GUC_check_errdetail("The value is %d seconds; the minimum is one day.", *newval);
 	GUC_check_errhint("Write a unit, for example \"30 d\"; 0 keeps the rows for ever.");
 	return false;
 }

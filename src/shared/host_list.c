@@ -198,10 +198,11 @@ host_list_explain(const HostConfig *ours, const HostConfig *theirs,
 
 	if (difference->kinds & HOSTS_MAX_TTL)
 	{
-		appendStringInfo(
-			detail, "Its redlock.max_ttl is " INT64_FORMAT " ms, here it is " INT64_FORMAT " ms. ",
-			theirs->max_ttl_ms, ours->max_ttl_ms);
-		appendStringInfoString(hint, "Set redlock.max_ttl to the same on both. ");
+		appendStringInfo(detail,
+						 "redlock.max_ttl is " INT64_FORMAT " ms at that host, and " INT64_FORMAT
+						 " ms at this host. ",
+						 theirs->max_ttl_ms, ours->max_ttl_ms);
+		appendStringInfoString(hint, "Set the same redlock.max_ttl on both hosts. ");
 	}
 	if (difference->kinds & HOSTS_DATABASES)
 	{
@@ -209,11 +210,11 @@ host_list_explain(const HostConfig *ours, const HostConfig *theirs,
 
 		while (!difference->is_other_db[i])
 			i++;
-		appendStringInfo(detail, "Of node %s it uses database %d, and this host database %d. ",
-						 ours->node[i].address, theirs->node[difference->twin[i]].db,
-						 ours->node[i].db);
-		appendStringInfoString(hint,
-							   "Name the same database of each node in redlock.nodes on both. ");
+		appendStringInfo(
+			detail, "At node %s, that host uses database %d, and this host database %d. ",
+			ours->node[i].address, theirs->node[difference->twin[i]].db, ours->node[i].db);
+		appendStringInfoString(
+			hint, "Name the same database of each node in redlock.nodes on both hosts. ");
 	}
 	if (difference->kinds & HOSTS_NODES)
 	{
@@ -226,26 +227,27 @@ host_list_explain(const HostConfig *ours, const HostConfig *theirs,
 				if (difference->twin[i] == j && ours_alone[i] && theirs_alone[j])
 					ours_alone[i] = theirs_alone[j] = false;
 		}
-		appendStringInfoString(detail, "A majority of its nodes need not have one in common with "
-									   "a majority of those of this host. Only it has: ");
+		appendStringInfoString(detail,
+							   "A majority of the nodes of that host and a majority of the nodes "
+							   "of this host may have no node in common. Only that host has: ");
 		name_nodes(detail, theirs, theirs_alone);
 		appendStringInfoString(detail, "; only this host has: ");
 		name_nodes(detail, ours, ours_alone);
 		appendStringInfoString(detail, ". ");
-		appendStringInfoString(hint, "Set redlock.nodes to the same nodes on both. ");
+		appendStringInfoString(hint, "Set redlock.nodes to the same nodes on both hosts. ");
 	}
 	if (difference->kinds & HOSTS_HELD)
 	{
 		for (int j = 0; j < theirs->count; j++)
 			theirs_alone[j] = theirs->node[j].held != 0;
-		appendStringInfoString(detail,
-							   "It holds locks by other lists of nodes than those that it "
-							   "asks for new ones, and this host need not see them there: ");
+		appendStringInfoString(detail, "That host holds locks by another list of nodes than its "
+									   "present list, and this host may not find these locks: ");
 		name_nodes(detail, theirs, theirs_alone);
 		appendStringInfoString(detail, ". ");
-		appendStringInfoString(hint, "Wait until these locks are released; or set redlock.nodes of "
-									 "that host back to the nodes that have them, and the right "
-									 "nodes as redlock.nodes_next, until it is settled. ");
+		appendStringInfoString(
+			hint, "Wait until that host has released these locks. Or, on that host, set "
+				  "redlock.nodes to the nodes that have these locks and redlock.nodes_next to the "
+				  "right nodes, until redlock_hosts.settled is true. ");
 	}
 	if (detail->len > 0)
 		detail->data[--detail->len] = '\0';

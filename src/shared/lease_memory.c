@@ -34,11 +34,10 @@ void
 lease_require_preload(void)
 {
 	if (lease_table == NULL)
-		ereport(ERROR,
-				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("redlock_pg must be loaded via shared_preload_libraries"),
-				 errhint("Add it in postgresql.conf, beside the libraries that are there, and "
-						 "restart the server: shared_preload_libraries = 'redlock_pg'")));
+		ereport(ERROR, (errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+						errmsg("redlock_pg must be loaded via shared_preload_libraries"),
+						errhint("Add redlock_pg to shared_preload_libraries in postgresql.conf, "
+								"beside the libraries there, and restart the server.")));
 }
 
 void

@@ -130,8 +130,7 @@ lease_held_by_text(Lease *lease)
 		return NULL;
 	if (copy->kept_until == 0)
 		return held_by;
-	return psprintf("%s (its holder has gone; kept until %s)", held_by,
-					timestamptz_to_str(copy->kept_until));
+	return psprintf("%s (released; kept until %s)", held_by, timestamptz_to_str(copy->kept_until));
 }
 
 bool

@@ -236,18 +236,18 @@ fail(Oid role, int64 used, bool tell)
 		name = psprintf("%u", role);
 	if (tell)
 		ereport(LOG, (errmsg("role \"%s\" gets no more new redlock names for now", name),
-					  errdetail("It has brought in " INT64_FORMAT " within an hour.", used),
-					  errhint("See the view redlock_roles, and redlock_nodes for the memory that "
-							  "the nodes have left.")));
+					  errdetail("The role has brought in " INT64_FORMAT " within an hour.", used),
+					  errhint("See the view redlock_roles, and the view redlock_nodes for the "
+							  "memory left at the nodes.")));
 	ereport(ERROR,
 			(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
 			 errmsg("role \"%s\" brings in too many new redlock names", name),
-			 errdetail("It has brought in " INT64_FORMAT
+			 errdetail("The role has brought in " INT64_FORMAT
 					   " names or rows of redlock_fences within an hour that were new to this "
 					   "server, and redlock.max_new_names_per_hour is %d.",
 					   used, redlock_max_new_names_per_hour),
-			 errhint("Use fewer different names, or try again later. A superuser can raise "
-					 "redlock.max_new_names_per_hour, also for this role alone by ALTER ROLE.")));
+			 errhint("Use fewer different names, or try again later. Or let a superuser raise "
+					 "redlock.max_new_names_per_hour, for this role alone by ALTER ROLE.")));
 }
 
 int

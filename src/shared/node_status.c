@@ -12,7 +12,7 @@
 
 #define PASSWORD_STEP "Correct the user and password in redlock.nodes, and reload."
 #define SERVER_STEP                                                                                \
-	"Name a server of its own in redlock.nodes, neither a replica nor part of a cluster."
+	"Name an independent server in redlock.nodes, neither a replica nor part of a cluster."
 
 NodeStatus *node_status = NULL;
 
@@ -28,27 +28,26 @@ static const struct
 	{"ERR AUTH <password>", PASSWORD_STEP},
 	{"NOPERM", "Grant the user in the URL the rights that redlock_nodes.last_error names."},
 	{"ERR The user executing the script",
-	 "Grant the user in the URL the rights that it lacks; ACL LOG on the node shows these."},
-	{"ERR ACL failure",
-	 "Grant the user in the URL the rights that it lacks; ACL LOG on the node shows these."},
+	 "Grant the user in the URL the missing rights; see ACL LOG on the node."},
+	{"ERR ACL failure", "Grant the user in the URL the missing rights; see ACL LOG on the node."},
 	{"DENIED", "Set a password on the node, and in its URL."},
 	{"ERR DB index is out of range",
-	 "Name a database in redlock.nodes that the node has, on all hosts, and reload."},
+	 "Name an existing database of the node in redlock.nodes on all hosts, and reload."},
 	{"it is a replica", SERVER_STEP},
 	{"READONLY", SERVER_STEP},
 	{"it runs in ", SERVER_STEP},
 	{"it is a server without Lua", SERVER_STEP},
 	{"it has no command", SERVER_STEP},
 	{"it is the same server as node", "List each server once in redlock.nodes, and reload."},
-	{"OOM", "Raise maxmemory of the node, or remove what else it stores."},
-	{"MISCONF", "See the node's log for why it can't write to its disk."},
+	{"OOM", "Raise maxmemory of the node, or remove other data from the node."},
+	{"MISCONF", "See the node's log for the failed write to disk."},
 	{"NOREPLICAS", "Start the replicas of the node, or set its min-replicas-to-write to 0."},
 	{"ERR max number of clients",
 	 "Raise maxclients of the node, or close other connections to it."},
 	{"BUSY", "Wait until the slow script on the node has ended, or end it by SCRIPT KILL there."},
 	{"AHEAD of the clock", "Correct the clock of this host or of the node."},
 	{"its maxmemory-policy",
-	 "Set maxmemory-policy to noeviction on the node; it votes again redlock.max_ttl after that."},
+	 "Set maxmemory-policy to noeviction on the node; the node votes again after redlock.max_ttl."},
 };
 
 static const char *find_step(const NodeStatus *status);
@@ -118,7 +117,7 @@ silence(const NodeStatus *status)
 		return status->last_error;
 	if (strcmp(status->state, "ready") == 0 &&
 		pg_atomic_read_u32((pg_atomic_uint32 *) &status->told_of_hosts) == 0)
-		return "it has not yet told of other hosts";
+		return "it has not yet sent its list of hosts";
 	return "no answer yet";
 }
 
@@ -148,7 +147,8 @@ node_status_explain(core_mask yes, core_mask denying, core_mask silent)
 		if (yes & CORE_BIT(i))
 			appendStringInfoString(&text, "yes");
 		else if (denying & CORE_BIT(i))
-			appendStringInfoString(&text, "another session holds it there, or has held it since");
+			appendStringInfoString(
+				&text, "another session holds the lock there, or has held the lock since");
 		else
 		{
 			appendStringInfoString(&text, silence(&status));

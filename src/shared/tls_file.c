@@ -63,13 +63,13 @@ key_problem(const struct stat *file, const char **hint)
 
 	if (file->st_uid != geteuid() && !of_root)
 	{
-		*hint = "Let the database user or root own it.";
+		*hint = "Let the database user or root own the file.";
 		return "is a private key that is owned by neither the database user nor root";
 	}
 	if (file->st_mode & (of_root ? S_IWGRP | S_IXGRP | S_IRWXO : S_IRWXG | S_IRWXO))
 	{
-		*hint = "Its permissions must be u=rw (0600) or less if the database user owns it, or "
-				"u=rw,g=r (0640) or less if root does.";
+		*hint = "Set the permissions to u=rw (0600) or less if the database user owns the file, or "
+				"to u=rw,g=r (0640) or less if root owns the file.";
 		return "is a private key that others may read or write";
 	}
 	return NULL;

@@ -44,7 +44,7 @@ require_session(void)
 	if (IsParallelWorker())
 		ereport(ERROR, (errcode(ERRCODE_INVALID_TRANSACTION_STATE),
 						errmsg("redlocks can't be used in a parallel worker"),
-						errhint("Mark the function that calls this one as PARALLEL UNSAFE.")));
+						errhint("Mark the calling function as PARALLEL UNSAFE.")));
 }
 
 void
@@ -113,7 +113,7 @@ is_list(const char *name)
 static const char *
 which_name(int element)
 {
-	return element > 0 ? psprintf("Element %d of the array", element) : "It";
+	return element > 0 ? psprintf("Element %d of the array", element) : "The name";
 }
 
 /*
@@ -138,11 +138,11 @@ get_names(FunctionCallInfo fcinfo, LockRequest *request, int *count)
 	if (ARR_NDIM(array) > 1)
 		ereport(ERROR, (errcode(ERRCODE_ARRAY_SUBSCRIPT_ERROR),
 						errmsg("the array of redlock names must have one dimension"),
-						errdetail("It has %d.", ARR_NDIM(array)),
+						errdetail("The array has %d dimensions.", ARR_NDIM(array)),
 						errhint("Give all names in one row: ARRAY['a', 'b'].")));
 	if (ArrayGetNItems(ARR_NDIM(array), ARR_DIMS(array)) > ELEMENTS_MAX)
 		ereport(ERROR, (errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
-						errmsg("too many redlocks are asked for at once"),
+						errmsg("too many redlocks are requested at once"),
 						errdetail("The array has %d elements; the limit is %d, with duplicates.",
 								  ArrayGetNItems(ARR_NDIM(array), ARR_DIMS(array)), ELEMENTS_MAX),
 						errhint("Give each name once.")));
@@ -160,7 +160,7 @@ get_names(FunctionCallInfo fcinfo, LockRequest *request, int *count)
 			ereport(ERROR, (errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
 							errmsg("the name of a redlock must not be null"),
 							errdetail("Element %d of the array is null.", i + 1),
-							errhint("Leave it out, or give it a name.")));
+							errhint("Remove the element, or name a lock.")));
 		check_name(TextDatumGetCString(elements[i]), i + 1, &given[i]);
 		names[i] = given[i];
 	}
@@ -172,10 +172,10 @@ get_names(FunctionCallInfo fcinfo, LockRequest *request, int *count)
 	if (request->count > SEVERAL_MAX)
 		ereport(ERROR,
 				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
-				 errmsg("too many redlocks are asked for at once"),
+				 errmsg("too many redlocks are requested at once"),
 				 errdetail("There are %d names; the limit is %d.", request->count, SEVERAL_MAX),
-				 errhint("Acquire one lock that stands for all, or acquire them in several "
-						 "calls, on all hosts in the same order.")));
+				 errhint("Acquire one lock for all, or make several calls, in the same order on "
+						 "all hosts.")));
 	return given;
 }
 
@@ -290,14 +290,16 @@ get_hold_limits(FunctionCallInfo fcinfo, int arg, LeaseTerms *terms)
 
 	check_max_hold(fcinfo, arg, "hold_at_least", least_us);
 	if (most_us > DURATION_MAX_MS * INT64CONST(1000))
-		ereport(ERROR, (errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-						errmsg("hold_at_most must not be longer than %d days", DURATION_MAX_DAYS),
-						errhint("Leave it out for no limit, where the lock is not detached.")));
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("hold_at_most must not be longer than %d days", DURATION_MAX_DAYS),
+				 errhint("Leave hold_at_most out for no limit, unless the lock is detached.")));
 	if (most_us > 0 && least_us > most_us)
 		ereport(ERROR, (errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 						errmsg("hold_at_least must not be longer than hold_at_most"),
 						errdetail("The lock can't be kept longer than it may be held."),
-						errhint("Make hold_at_most at least as long, or leave one of them out.")));
+						errhint("Make hold_at_most as long as hold_at_least or longer, or leave "
+								"out one of the two.")));
 	terms->hold_at_least_ms = (int) ((least_us + 999) / 1000);
 	terms->hold_at_most_ms = (int) (most_us / 1000);
 }
@@ -326,7 +328,7 @@ get_keep_idle_ms(FunctionCallInfo fcinfo, int arg)
 	if (us < 0)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE), errmsg("keep_idle must not be negative"),
-				 errhint("Use zero to give the lock up when it is released.")));
+				 errhint("Use zero not to keep the lock idle.")));
 	check_max_hold(fcinfo, arg, "keep_idle", us);
 	return (int) ((us + 999) / 1000);
 }
@@ -352,9 +354,11 @@ static void
 check_name_with_permits(const LockName *name)
 {
 	if (name->utf8_len > LOCK_NAME_MAX - PERMITS_SUFFIX_MAX)
-		ereport(ERROR, (errcode(ERRCODE_NAME_TOO_LONG), errmsg("the name of a redlock is too long"),
-						errdetail("It has %d bytes in UTF-8; the limit is %d of one with permits.",
-								  name->utf8_len, LOCK_NAME_MAX - PERMITS_SUFFIX_MAX)));
+		ereport(
+			ERROR,
+			(errcode(ERRCODE_NAME_TOO_LONG), errmsg("the name of a redlock is too long"),
+			 errdetail("The name has %d bytes in UTF-8; the limit for a lock with permits is %d.",
+					   name->utf8_len, LOCK_NAME_MAX - PERMITS_SUFFIX_MAX)));
 }
 
 /* For an argument, or for the setting with the same name if the argument is missing. */
@@ -373,9 +377,13 @@ check_max_hold(FunctionCallInfo fcinfo, int arg, const char *name, int64 us)
 					GetConfigOptionByName("redlock.max_hold", NULL, false)),
 			 !given ? errhint("Lower redlock.%s, or give a shorter %s with the call.", name, name)
 			 : redlock_max_hold_ms > 0
-				 ? errhint("Use a shorter one, or have a superuser raise the setting.")
-				 : errhint("Leave it out: where redlock.max_hold is 0, no lock may outlast "
-						   "its session. A superuser may raise the setting.")));
+				 ? errhint("Use a shorter %s, or let a superuser raise redlock.max_hold.", name)
+			 : strcmp(name, "hold_at_most") == 0
+				 ? errhint("Use another scope, or let a superuser raise redlock.max_hold: with 0, "
+						   "no lock may outlast its session.")
+				 : errhint("Leave %s out, or let a superuser raise redlock.max_hold: with 0, no "
+						   "lock may outlast its session.",
+						   name)));
 }
 
 int64
@@ -438,15 +446,15 @@ get_ttl_ms(FunctionCallInfo fcinfo, int arg)
 		ereport(ERROR, (errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 						errmsg("ttl must be at least %d ms", TTL_MIN_MS)));
 	if (ttl_us > redlock_max_ttl_ms * INT64CONST(1000))
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("a ttl of %s is over redlock.max_ttl, which is %s",
-						PG_ARGISNULL(arg) ? GetConfigOptionByName("redlock.ttl", NULL, false)
-										  : interval_text(PG_GETARG_INTERVAL_P(arg)),
-						GetConfigOptionByName("redlock.max_ttl", NULL, false)),
-				 errhint("%sLeases are renewed while their session lives, so a job may run longer "
-						 "than the ttl.",
-						 PG_ARGISNULL(arg) ? "Lower redlock.ttl, or give a ttl. " : "")));
+		ereport(ERROR, (errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+						errmsg("a ttl of %s is over redlock.max_ttl, which is %s",
+							   PG_ARGISNULL(arg) ? GetConfigOptionByName("redlock.ttl", NULL, false)
+												 : interval_text(PG_GETARG_INTERVAL_P(arg)),
+							   GetConfigOptionByName("redlock.max_ttl", NULL, false)),
+						errhint("%s A job may run longer than the ttl: the broker renews the lease "
+								"while the session lives.",
+								PG_ARGISNULL(arg) ? "Lower redlock.ttl, or give a ttl."
+												  : "Use a shorter ttl.")));
 	return (int) (ttl_us / 1000);
 }
 

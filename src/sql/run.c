@@ -91,10 +91,11 @@ redlock_run(PG_FUNCTION_ARGS)
 	if (fence || record) /* before the lock is taken from a server that can write */
 		PreventCommandIfReadOnly("redlock_run() with fence or record");
 	if (record && (atomic || IsSubTransaction()))
-		ereport(ERROR, (errcode(ERRCODE_ACTIVE_SQL_TRANSACTION),
-						errmsg("a run can't be recorded in a transaction block or a function"),
-						errdetail("Its row in redlock_runs is committed before the command."),
-						errhint("Call redlock_run in a statement of its own, or without record.")));
+		ereport(ERROR,
+				(errcode(ERRCODE_ACTIVE_SQL_TRANSACTION),
+				 errmsg("a run can't be recorded in a transaction block or a function"),
+				 errdetail("The row of the run in redlock_runs is committed before the command."),
+				 errhint("Call redlock_run in a statement of its own, or without record.")));
 	request.skip = true;
 	request.commits = record;
 	if (!IsPostmasterEnvironment)
@@ -262,7 +263,7 @@ check_command(const char *command)
 		if (IsA(statement, TransactionStmt))
 			ereport(ERROR, (errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
 							errmsg("redlock_run can't run %s", CreateCommandName(statement)),
-							errhint("Let a procedure or DO commit, and run that.")));
+							errhint("Commit in a procedure or DO, and run the CALL or DO.")));
 		if (IsA(statement, CopyStmt) && castNode(CopyStmt, statement)->filename == NULL)
 			ereport(ERROR, (errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
 							errmsg("redlock_run can't run COPY to or from the client"),

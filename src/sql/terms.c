@@ -45,10 +45,10 @@ static const char *const names[] = {
  */
 static const Pair pairs[] = {
 	{PAIR_REFUSED, TERM_TRANSACTION, TERM_LOCK_CALL, ERRCODE_INVALID_PARAMETER_VALUE,
-	 "The transaction of a CALL ends with it.",
+	 "The transaction of a CALL ends with the CALL.",
 	 "Use redlock_acquire, or the scope \"session\" or \"call\"."},
 	{PAIR_REFUSED, TERM_DETACHED, TERM_LOCK_CALL, ERRCODE_INVALID_PARAMETER_VALUE,
-	 "redlock_lock returns no token, by which a detached lock is released.",
+	 "redlock_lock returns no token, and only a token releases a detached lock.",
 	 "Use redlock_acquire."},
 	{PAIR_REFUSED, TERM_DETACHED, TERM_SHARED, ERRCODE_FEATURE_NOT_SUPPORTED,
 	 "The sessions of a server share one lease with one token, and the token does not tell which "
@@ -63,19 +63,19 @@ static const Pair pairs[] = {
 	 "Leave keep_idle out."},
 	{PAIR_REFUSED, TERM_SHARED, TERM_PERMITS, ERRCODE_INVALID_PARAMETER_VALUE,
 	 "Any number of sessions share a lock, each permit has one holder.",
-	 "Leave out the one or the other."},
+	 "Leave out one of the two."},
 	{PAIR_REFUSED, TERM_SHARED, TERM_HOLD_AT_LEAST, ERRCODE_INVALID_PARAMETER_VALUE,
-	 "The sessions of a server share one lease, which lasts as long as one of them holds the lock.",
+	 "The sessions of a server share one lease, which lasts as long as any session holds the lock.",
 	 "Leave hold_at_least out, or use the mode \"exclusive\"."},
 	{PAIR_REFUSED, TERM_SHARED, TERM_HOLD_AT_MOST, ERRCODE_INVALID_PARAMETER_VALUE,
-	 "The sessions of a server share one lease, which lasts as long as one of them holds the lock.",
+	 "The sessions of a server share one lease, which lasts as long as any session holds the lock.",
 	 "Leave hold_at_most out, or use the mode \"exclusive\"."},
 	{PAIR_REFUSED, TERM_KEEP_IDLE, TERM_HOLD_AT_LEAST, ERRCODE_INVALID_PARAMETER_VALUE,
 	 "A lock with a hold limit does not stay with its server when it is released.",
-	 "Leave out the one or the other."},
+	 "Leave out one of the two."},
 	{PAIR_REFUSED, TERM_KEEP_IDLE, TERM_HOLD_AT_MOST, ERRCODE_INVALID_PARAMETER_VALUE,
 	 "A lock with a hold limit does not stay with its server when it is released.",
-	 "Leave out the one or the other."},
+	 "Leave out one of the two."},
 	{PAIR_REFUSED, TERM_KEEP_IDLE, TERM_PERMITS, ERRCODE_INVALID_PARAMETER_VALUE,
 	 "A permit that stays with a server would not be free for other servers.",
 	 "Leave keep_idle out."},
@@ -84,7 +84,7 @@ static const Pair pairs[] = {
 	 "Acquire the lock with permits in a call of its own."},
 	{PAIR_REQUIRED, TERM_HOLD_AT_MOST, TERM_DETACHED, ERRCODE_INVALID_PARAMETER_VALUE,
 	 "A detached lock belongs to no session, so no session's end releases it.",
-	 "Give the time until the work next tells that it goes on, by redlock_extend."},
+	 "Give a hold_at_most, and call redlock_extend before it ends."},
 };
 
 static const Pair *broken_rule(Terms given);

@@ -128,7 +128,7 @@ class Round:
             host.sql(f"SELECT redlock_try('{self.resources[0]}')")
         except psycopg2.Error as error:
             return any(text in str(error) for text in (
-                "has other settings", "were left for others", "before the nodes have told it"))
+                "has other settings", "have left the nodes", "is still asking the nodes"))
         return False
 
     def settle(self, clocks_back_s):

@@ -284,7 +284,7 @@ def states(records, faults, mode):
                          and faults.hides_the_dead(error["at"])
                          or "has other settings" in message and mode == "durable"
                          and faults.came_back_alone(record["host"], error["at"])
-                         or "were left for others" in message)  # behind a change of nodes
+                         or "have left the nodes" in message)  # behind a change of nodes
         elif state == "40001":
             explained = "has passed the fence" in message
         elif state == "08006":
@@ -293,7 +293,7 @@ def states(records, faults, mode):
                               or len(faults.nodes_hit(record["host"], since - RECOVERY_US, error["at"]))
                               > faults.spare()
                               or faults.host_hit(record["host"], since, error["at"], RECOVERY_US)
-                              or "before the nodes have told it" in message and faults.waits_for_the_dead(since)))
+                              or "is still asking the nodes" in message and faults.waits_for_the_dead(since)))
         else:
             explained = state in EXPECTED_STATES
         if not explained:
@@ -312,7 +312,7 @@ def busy_without_quorum(records, faults):
             not record["held"] and "held by another" in message or "could not acquire" in message)
         if not refused or " of this server " in message:  # a session of it is named
             continue
-        if (record["result"] == "busy" or "The nodes have not told" in message) and any(
+        if (record["result"] == "busy" or "The nodes did not name" in message) and any(
                 other is not record and other["begin"] <= record["end"]
                 and (other["error"]["at"] if "error" in other else max(other["end"], other["released"] or 0)) + S
                 >= record["begin"]

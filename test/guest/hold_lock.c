@@ -1,9 +1,9 @@
 /*
  * hold_lock.c
- *		Lets each client's session hold a redlock from its start to its end.
+ *		Each client's session holds a redlock from start to end.
  *
- * For session_preload_libraries, in tests of what does not know of redlock_pg.
- * In a database without a schema "redlock" it does nothing.
+ * For session_preload_libraries, in tests of programs without knowledge of
+ * redlock_pg.  In a database without a schema "redlock" it does nothing.
  */
 #include "postgres.h"
 
@@ -21,7 +21,7 @@ PGDLLEXPORT void _PG_init(void);
 void
 _PG_init(void)
 {
-	/* a session starts in a transaction since 15 */
+	/* since 15 a session starts in a transaction */
 	bool own_transaction = !IsTransactionState();
 	char command[128];
 

@@ -1,24 +1,25 @@
 /*
  * faults.c
- *		Lets calls of a process fail, or hang, while a file is there.
+ *		Calls of a process fail, or hang, while a file exists.
  *
  *	 cc -shared -fPIC -o faults.so faults.c -ldl -lpthread
  *	 LD_PRELOAD=./faults.so FAULTS_DIR=/some/directory pg_ctl start ...
  *
- *	 no-memory	hiredis can't keep a command: an error in the broker in a handshake
- *				a node or sends it something
- *	 no-write	what hiredis has for a node can't be written: its connection was reset
- *	 slow-names	host names that begin with "slow" are not resolved before the file
- *				has gone; with a lock held that the end of the process needs, as the
- *				real name service may have one
- *	 names		lines of a host name and its addresses, numeric, with blanks between: what
- *				the name service says of these names; of one without addresses that it
- *				does not know it
- *	 rotated-names	each question for one of them is answered in another order
+ * The files in FAULTS_DIR:
+ *
+ *	 no-memory	hiredis cannot store a command: an error in the broker, during a
+ *				handshake or when it sends to a node
+ *	 no-write	hiredis cannot write to a node: the connection was reset
+ *	 slow-names	host names that begin with "slow" are not resolved while the file
+ *				exists; the call holds a lock which the end of the process needs,
+ *				as the real name service may do
+ *	 names		lines of a host name and its numeric addresses, with blanks between:
+ *				the answers of the name service; a name without addresses is unknown
+ *	 rotated-names	each lookup of such a name returns another order
  *	 no-threads	no thread can be started
- *	 quick-threads	what a thread is started for is done when it has been started
- *	 late-workers	a background worker, which begins with a moment in which it ignores
- *				SIGHUP, is not run before the file has gone
+ *	 quick-threads	a new thread has done its work when the call returns
+ *	 late-workers	a background worker, which ignores SIGHUP for its first moment,
+ *				waits there while the file exists
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -78,7 +79,10 @@ redisBufferWrite(redisContext *connection, int *done)
 	return ORIGINAL(redisBufferWrite)(connection, done);
 }
 
-/* What the file says of a host, as one list; false: nothing. */
+/*
+ * Finds the file's addresses of a host, as one list.  Returns false if the
+ * file does not name the host.
+ */
 static bool
 find_name(const char *host, const struct addrinfo *hints, struct addrinfo **list, int *rc)
 {

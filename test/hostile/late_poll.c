@@ -1,15 +1,15 @@
 /*
  * late_poll.c
- *		A process that is not run for a moment, just after it has looked at its
- *		sockets.
+ *		A process is not scheduled for a moment, just after it has polled
+ *		its sockets.
  *
  *	 cc -shared -fPIC -o late_poll.so late_poll.c
  *	 LD_PRELOAD=./late_poll.so LATE_POLL_FILE=/path/who postgres ...
  *
- * The file has a process id and a time in microseconds, two longs.  The next
- * epoll_wait() of that process finds nothing, and returns after that time; then the
- * process id in the file is zero.  A scheduler that is busy, or a host that is
- * stopped, does this at moments that no test can choose.
+ * The file holds two longs: a process id and a time in microseconds.  The next
+ * epoll_wait() of this process finds no event, and returns after this time.
+ * Then the process id in the file is zero.  A busy scheduler, or a stopped
+ * host, does the same at moments that a test cannot choose.
  */
 #define _GNU_SOURCE
 #include <fcntl.h>

@@ -1,12 +1,12 @@
 /*
  * set_latch.c
- *		A process whose latch is set each time that it waits.
+ *		Sets the latch of a process at each wait.
  *
  *	 cc -shared -fPIC -o set_latch.so set_latch.c -ldl
  *	 LD_PRELOAD=./set_latch.so SET_LATCH_FILE=/path/who postgres ...
  *
- * The file has a process id, a long.  The latch of that process is set whenever it asks
- * for the time, as many others do that want something of it.
+ * The file holds a process id, a long.  Whenever this process reads the clock,
+ * its latch is set, as by many processes that wake it.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>

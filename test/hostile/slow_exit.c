@@ -1,13 +1,13 @@
 /*
  * slow_exit.c
- *		A process that takes its time to end, when PostgreSQL has let go of it.
+ *		A process takes time to end after PostgreSQL's last callback.
  *
  *	 cc -shared -fPIC -o slow_exit.so slow_exit.c
  *	 LD_PRELOAD=./slow_exit.so SLOW_EXIT_DIR=/some/directory pg_ctl start ...
  *
- * The process whose id is the name of a file there waits, when all callbacks of its end
- * have run, until a signal has been handled, and removes the file; after five seconds
- * without one it goes on.
+ * If the directory has a file with the process's id as its name, the process
+ * waits until it has handled a signal, and removes the file.  Without a signal
+ * it continues after five seconds.
  */
 #include <limits.h>
 #include <poll.h>

@@ -1,12 +1,13 @@
 /*
  * stall.c
- *		A process that stalls when it looks at the wall clock.
+ *		A process stalls when reading the wall clock.
  *
  *	 cc -shared -fPIC -o stall.so stall.c -ldl
  *	 LD_PRELOAD=./stall.so STALL_FILE=/path/who postgres ...
  *
- * The file has two longs: a process id, and where that process says by 1 that it stalls.  It
- * goes on when the file has no process id any more.
+ * The file holds two longs: a process id, and a place where the process writes
+ * 1 when it stalls.  The process continues when the file names another process
+ * id.
  */
 #define _GNU_SOURCE
 #include <fcntl.h>

@@ -6,13 +6,14 @@
  *	 LD_PRELOAD=./wrong_clock.so WRONG_CLOCK_S=-2400 redis-server ...
  *	 LD_PRELOAD=./wrong_clock.so WRONG_CLOCK_FILE=/path/offset postgres ...
  *
- * The file has the offset in seconds as one long, and may change at any time: the
- * clock then jumps, in all processes that have it.
+ * The file holds the offset in seconds as one long, and may change at any
+ * time: the clock then jumps, in all processes with this file.
  *
- * Only what reads the wall clock is replaced; timers and the monotonic clocks stay
- * as they are.  Stands in for libfaketime, under which a redis-server with jemalloc
- * does not start: it allocates memory before it knows the clock, and jemalloc reads
- * the clock before it allocates.  Nothing here allocates.
+ * The library replaces only calls that read the wall clock; timers and
+ * monotonic clocks stay.  It stands in for libfaketime, under which a
+ * redis-server with jemalloc does not start: libfaketime allocates memory
+ * before it knows the clock, and jemalloc reads the clock before it allocates.
+ * This library allocates nothing.
  */
 #define _GNU_SOURCE
 #include <fcntl.h>

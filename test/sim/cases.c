@@ -1,31 +1,36 @@
 /*
  * cases.c
- *		The replies of redlock.lua in cases that random commands seldom meet.
+ *		The replies of redlock.lua in cases that random commands seldom
+ *		meet.
  *
- * Each case is a list of steps.  A step is a command and the reply that the case expects.  The
- *server executes a command in capital letters, and the script one in small letters, with "_" for
- *the blank in "acquire shared".  " ; " separates commands of one call of the script, and their
- *replies.  HEAR returns the messages since the last HEAR.  If a server refuses an ACL command, as
- *old ones do, the program skips the rest of the case.
+ * Each case is a list of steps.  A step is a command and the expected reply.
+ * The server executes commands in capital letters.  The script executes
+ * commands in small letters, with "_" for the blank in "acquire shared".  A
+ * semicolon separates commands of one call of the script, and their replies.
+ * HEAR returns the messages since the last HEAR.  If a server refuses an ACL
+ * command, as old servers do, the program skips the rest of the case.
  *
  * Commands and replies may contain names:
  *
- *	$key, $token, $readers, $barrier	the key of the lock, its counter, readers and barrier
- *	$one, $two, $queue, $first			the keys of two permits, of the queue, and of a permit's
- *counter $marker, $host						the key of the marker, the beginning of a host's
- *channel $now, $now+5, $ms, $ms-5			the time at which the case begins, in us and in ms
- *	$x300, $i300						300 letters "x", 300 digits "1"
- *	<1:8:2=_text>						a value: secret, attempt, host and rest, "_" for a blank
- *	<1>									the field of a reader: secret and colon
- *	<'a_text>							a text, "_" for a blank
+ *	$key, $token		the key of the lock, its counter
+ *	$readers, $barrier	its readers, its barrier
+ *	$one, $two			the keys of two permits
+ *	$queue, $first		the key of the queue, the counter of a permit
+ *	$marker, $host		the key of the marker, the beginning of a host's channel
+ *	$now, $now+5		the time at which the case begins, in us
+ *	$ms, $ms-5			the same in ms
+ *	$x300, $i300		300 letters "x", 300 digits "1"
+ *	<1:8:2=_text>		a value: secret, attempt, host and rest, "_" for a blank
+ *	<1>					the field of a reader: secret and colon
+ *	<'a_text>			a text, "_" for a blank
  *
  * Only replies may contain patterns:
  *
- *	*									any text
- *	{500}								a life in ms, less by no more than the case has taken
- *	{+$ms+500}							an instant, later by no more than the case has taken
- *	!									the beginning of an error
- *	|									a NUL
+ *	*					any text
+ *	{500}				a life in ms, less by no more than the case has taken
+ *	{+$ms+500}			an instant, later by no more than the case has taken
+ *	!					the beginning of an error
+ *	|					a NUL
  */
 #define _POSIX_C_SOURCE 200809L
 

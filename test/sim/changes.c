@@ -1,25 +1,32 @@
 /*
  * changes.c
- *		Hosts whose settings differ, and hosts that change their lists of nodes at any time: do two
- *		of them ever get locks that they don't exclude from each other?
+ *		Hosts with different settings, and hosts that change their node
+ *		lists at any time: do two hosts ever get locks without excluding
+ *		each other?
  *
- * src/protocol/standing.c, steps.c, hosts.c and overlap.c themselves decide.  What the
- * extension does around them in src/broker/ (registry.c, disputes.c, marks.c,
- * leaving.c and members.c) is done here in the same order: beats that arrive and are
- * answered late, looks, steps that are announced and taken, marks.  Hosts hang, are
- * cut off from some nodes, and restart with the lists of their files; nodes restart,
- * and forget which hosts there are.  Operators give each host any list that may follow
- * its present one, whatever the others have, and another redlock.max_ttl.
+ * The shipped files src/protocol/standing.c, steps.c, hosts.c and overlap.c
+ * decide. This program does the rest of the work of src/broker in the same
+ * order: beats that arrive and are answered late, looks at other hosts,
+ * announced steps, marks.  Hosts hang, are cut off from some nodes, and
+ * restart with the lists of their files; nodes restart, and forget which hosts
+ * exist.  Operators give each host any list that may follow its present one,
+ * without regard to other hosts, and another redlock.max_ttl.
  *
- * In some stories a newcomer has a wrong list with a node of its own, which starts late.  The other
- * hosts are well, or lose a node for a moment, or hang at that time.
+ * In some stories a newcomer has a wrong list with a node of its own, which
+ * starts late.  The other hosts are well, lose a node for a moment, or hang at
+ * that time.
  *
- * Checked, as number 22: no host is granted a lock while another one holds one by lists of which a
- * quorum need not share a node with one of its own; no two hosts that differ in redlock.max_ttl are
- * granted locks within the time of a look; where nothing fails, none beside one that warns, or has
- * warned and still holds a lock, and no step away from a host that takes locks; where nothing
- * fails, the host that was there first goes on beside newcomers; and when all get the same settings
- * all hosts get locks.
+ * Checked, as number 22:
+ *
+ * - No host gets a lock beside a lease by lists whose quorums need not share a
+ *   node with its own.
+ * - No two hosts with different redlock.max_ttl get locks within the time of a
+ *   look.
+ * - Without faults no host gets a lock beside a host that warns, or that
+ *   warned and still holds a lock, and no step leads away from a host that
+ *   takes locks.
+ * - Without faults the host that was there first continues beside newcomers.
+ * - With equal settings all hosts get locks.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -33,8 +40,8 @@
 
 #define HOSTS 4
 #define NODES 9
-#define LISTS 3 /* of three nodes each, or with some in common */
-#define OWN 3   /* a node in the newcomer's list alone */
+#define LISTS 3 /* of three nodes each; some lists overlap */
+#define OWN 3   /* a node of the newcomer's list only */
 #define TICK_US INT64_C(50000)
 #define SECOND INT64_C(1000000)
 #define LEASE_US (20 * SECOND)
@@ -59,25 +66,25 @@ typedef struct node
 	int64_t started_us;
 } node;
 
-/* A beat on its way to one node, and what that told last. */
+/* A beat to one node, and the last answer of this node. */
 typedef struct beat
 {
 	bool out;
-	int64_t arrives_us; /* NEVER: it has */
+	int64_t arrives_us; /* NEVER: arrived */
 	int64_t answered_us;
 	int64_t asked_us;
 	uint64_t number;
 	HostConfig config;
 	int64_t takes_for_us;
-	/* ... the answer */
+	/* the answer */
 	bool is_new;
 	entry told[HOSTS];
 	StepMark mark;
-	/* ... that was heard */
+	/* the answer, as heard */
 	int64_t at_us;
 	int64_t beat_us;
 	uint64_t answered;
-	int64_t vote_us; /* the last that it answered was asked then */
+	int64_t vote_us; /* when the last answered beat was sent */
 	int64_t new_us;
 	entry heard[HOSTS];
 } beat;
@@ -88,7 +95,7 @@ typedef struct host
 	int64_t up_at_us;
 	int64_t stopped_until_us;
 	int64_t cut_until_us[NODES];
-	bool renames;    /* it calls the nodes by names of its own */
+	bool renames;    /* names the nodes differently */
 	core_lists file; /* redlock.nodes, redlock.nodes_next */
 	core_lists lists;
 	int max_ttl;
@@ -102,27 +109,26 @@ typedef struct host
 	int64_t beat_at_us;
 	int64_t configure_at_us;
 	beat beat[NODES];
-	int process[NODES];                  /* that it was connected to last, */
-	int former[NODES][HOSTS_FORMER_MAX]; /* ... and before that; 0: none */
-	int named[NODES];                    /* that its last entry names; -1: none */
+	int process[NODES];                  /* the last process it was connected to */
+	int former[NODES][HOSTS_FORMER_MAX]; /* earlier processes; 0: none */
+	int named[NODES];                    /* the process that its last entry names; -1: none */
 	StepMarks marks;
 	core_mask marked; /* with the latest version */
 	core_mask told;   /* these nodes vote */
 	core_lists marked_lists;
 	bool is_left;
-	int64_t since_us[HOSTS]; /* it disagrees; NEVER: it does not */
+	int64_t since_us[HOSTS]; /* start of a conflict with each host; NEVER: none */
 	core_lists wanted;
 	int64_t wanted_us;
 	HostStep announced;
 	int64_t announced_us;
-	/* its lease */
+	/* the lease */
 	int64_t lease_until_us;
 	core_lists lease_lists;
 	int64_t granted_us;
-	core_mask lease_voters; /* of which some have granted it */
+	core_mask lease_voters; /* some of these nodes granted it */
 	int lease_max_ttl;
-	int64_t
-		lease_warned_us; /* it was granted by a host that had warned since then; 0: it had not */
+	int64_t lease_warned_us; /* when the granting host began to warn; 0: it did not warn */
 	int64_t warns_since_us;
 } host;
 
@@ -132,14 +138,14 @@ static core_mask list_of[LISTS];
 static int64_t now_us;
 static uint64_t seed;
 
-/* A seed is of the kind whose number its millions are. */
+/* The millions of a seed are the number of its kind. */
 enum
 {
 	CHANGES,
 	FAULTS,
-	LOST_MARKS, /* hosts that were off may get locks, and none is kept from its nodes */
-	OWN_DOWN,   /* a newcomer with a wrong list begins, then its own node starts */
-	SHORT_CUTS, /* ... and each other host loses a node for a moment */
+	LOST_MARKS, /* stopped hosts may get locks; nodes may lose their marks */
+	OWN_DOWN,   /* a newcomer with a wrong list begins; its own node starts later */
+	SHORT_CUTS, /* as OWN_DOWN; each other host loses a node for a moment */
 	HANG,       /* the other hosts hang when a newcomer's own node starts */
 	RESTARTS,   /* a node restarts every 5 s */
 	KINDS
@@ -155,9 +161,9 @@ static const char *const kind_names[KINDS] = {"",
 
 static int kind;
 static bool faults;
-static bool all_is_well; /* no host hangs, none is cut off */
+static bool all_is_well; /* no host hangs or is cut off */
 static bool loses;
-static int64_t own_starts_us; /* the newcomer's own node, which is down before */
+static int64_t own_starts_us; /* when the newcomer's own node starts */
 
 static struct
 {
@@ -165,7 +171,7 @@ static struct
 	int overlaps, apart_ttl;
 } seen;
 
-/* What happens is told if the one story was asked for. */
+/* Events are printed if a single story was requested. */
 static bool tells = false;
 
 #define tell(...)                                                                                  \
@@ -213,7 +219,7 @@ on_duty(const host *h)
 	return nodes_there & all_of(h->lists);
 }
 
-/* ... whose answers the host has looked at, since it reaches them. */
+/* The reachable nodes whose answers the host has looked at. */
 static core_mask
 voters(const host *h)
 {
@@ -226,14 +232,16 @@ has_lease(const host *h)
 	return now_us < h->lease_until_us;
 }
 
-/* Hosts that call the nodes by other names have other hashes of a list. */
+/* Hosts with different names for the nodes have different hashes of a list. */
 static uint64_t
 hash_of(const host *h, core_mask list)
 {
 	return list != 0 && h->renames ? list | 1u << 31 : list;
 }
 
-/* ---- what a host says ---- */
+/*
+ * ---- a host's entry at the nodes ----
+ */
 
 static void
 describe(const host *h, core_lists lists, HostConfig *config)
@@ -336,7 +344,9 @@ hear(host *h, int n)
 	h->marks.told |= CORE_BIT(n);
 }
 
-/* ---- what it makes of the others ---- */
+/*
+ * ---- what a host reads of other hosts ----
+ */
 
 static bool
 is_outdated(const host *h, int o, int64_t seen_us)
@@ -348,7 +358,7 @@ is_outdated(const host *h, int o, int64_t seen_us)
 	return false;
 }
 
-/* Calls for each entry that counts. */
+/* Calls `read` for each entry that counts. */
 static void
 each_told(host *h, void (*read)(host *h, int o, const entry *told))
 {
@@ -430,7 +440,10 @@ is_answered(const host *h)
 	return core_has_quorum(h->lists, those);
 }
 
-/* When all beats are answered. */
+/*
+ * Looks at the other hosts when all beats are answered.  Returns false if
+ * answers are missing, or a step or a guess is in the way.
+ */
 static bool
 look_at(host *h)
 {
@@ -669,7 +682,7 @@ configure(host *h)
 		if (!same_lists(h->lists, h->file))
 			tell("host %d: nodes %03x/%03x in force", (int) (h - hosts), h->file.now, h->file.next);
 		h->lists = h->file;
-		/* a lease by both lists takes the new list alone */
+		/* a lease on both lists becomes a lease on the new list */
 		if (has_lease(h) &&
 			(h->lease_lists.now == h->lists.now || h->lease_lists.next == h->lists.now))
 			h->lease_lists = h->lists;
@@ -736,7 +749,9 @@ take_lock(host *h)
 	}
 }
 
-/* ---- what happens ---- */
+/*
+ * ---- events ----
+ */
 
 static void
 start(host *h, bool first)
@@ -756,7 +771,7 @@ start(host *h, bool first)
 	h->max_ttl = h->max_ttl_in_force = max_ttl;
 	h->settings_max_ttl = -1;
 	h->id = (uint64_t) dice(1u << 30) + 1;
-	/* two lists that were in force are on disk */
+	/* two lists in force are kept on disk */
 	h->lists = !first && lists.next != 0 ? lists : file;
 	h->standing.heard_us = now_us - LIVES_US;
 	for (int n = 0; n < NODES; n++)
@@ -776,7 +791,7 @@ meet(host *h, int n)
 	h->process[n] = nodes[n].process;
 }
 
-/* Does the last word of a node that was away for a moment allow a vote? */
+/* A node was away for a moment: does its last answer still allow a vote? */
 static bool
 still_counts(const host *h, int n)
 {
@@ -802,7 +817,7 @@ run_host(host *h)
 		{
 			any = any || b->out;
 			b->out = false;
-			b->answered = 0; /* it must tell once more before it votes */
+			b->answered = 0; /* the node must answer again before it votes */
 			if (can_reach(h, n))
 				meet(h, n);
 		}
@@ -836,7 +851,7 @@ restart(int n)
 	nodes[n].started_us = now_us;
 }
 
-/* It is down for so long. */
+/* The node is down for down_us. */
 static void
 restart_for(int n, int64_t down_us)
 {
@@ -860,7 +875,7 @@ give(host *h)
 	else if (h->lists.next != 0 && same_lists(h->file, h->lists))
 		h->file = (core_lists){chance(2) ? h->lists.next : h->lists.now, 0};
 	else if (h->lists.next != 0)
-		h->file = h->lists; /* both again */
+		h->file = h->lists; /* back to both lists */
 	tell("host %d is given nodes %03x/%03x", (int) (h - hosts), h->file.now, h->file.next);
 	h->configure_at_us = now_us;
 }
@@ -908,7 +923,7 @@ happen(void)
 			restart(n);
 			break;
 		case 7:
-			h->id ^= 0; /* another broker: its memory of what nodes told is gone */
+			h->id ^= 0; /* another broker: the nodes' answers are forgotten */
 			for (int i = 0; i < NODES; i++)
 				memset(&h->beat[i], 0, sizeof(h->beat[i]));
 			h->told = 0;
@@ -917,7 +932,7 @@ happen(void)
 			memset(h->marks.mark, 0, sizeof(h->marks.mark));
 			break;
 		case 8:
-			for (int i = 0; i < NODES; i++) /* these have lost data */
+			for (int i = 0; i < NODES; i++) /* half of the nodes lose their marks */
 				if (chance(2))
 					memset(&nodes[i].mark, 0, sizeof(nodes[i].mark));
 			break;
@@ -933,7 +948,7 @@ run_nodes(void)
 				arrive(&hosts[h], n);
 }
 
-/* OWN is down, for all hosts. */
+/* The newcomer's own node is down, for all hosts. */
 static void
 begin_late_node(void)
 {
@@ -992,7 +1007,7 @@ begin_story(void)
 	}
 	for (int h = 0; h < HOSTS; h++)
 	{
-		/* the last host may come late, with some nodes of the other hosts and some of its own */
+		/* the last host may come late, with a few nodes of its own */
 		bool late = h == HOSTS - 1 && !faults && list_of[1] != (core_mask) 7 << 3 &&
 					kind != RESTARTS && (kind >= OWN_DOWN || chance(2));
 
@@ -1034,7 +1049,9 @@ run_for(int64_t length_us, bool calm)
 	}
 }
 
-/* In the end some get locks.  Returns how many do not. */
+/*
+ * All faults end, and settings are equal.  Returns how many hosts get no lock.
+ */
 static int
 settle(void)
 {
@@ -1057,8 +1074,9 @@ settle(void)
 }
 
 /*
- * The nodes lose the latest mark, which a majority had; a node that was away then keeps an older
- * one.  All hosts start anew with the list of that mark.  Returns how many get no locks.
+ * The nodes lose the latest mark, which a majority had; a node that was away
+ * keeps an older mark.  All hosts start anew with the list of the lost mark.
+ * Returns how many hosts get no lock.
  */
 static int
 start_with_latest_list(void)
@@ -1080,7 +1098,7 @@ start_with_latest_list(void)
 			return 0; /* marks were lost before: hosts with two lists take locks */
 	for (int n = 0; n < NODES; n++)
 		if ((to.now & CORE_BIT(n)) && nodes[n].mark.version > latest->marks.own.version)
-			return 0; /* others have marked these nodes since */
+			return 0; /* another host has marked these nodes since */
 	for (int n = 0; n < NODES; n++)
 		if (nodes[n].mark.version == latest->marks.own.version)
 			memset(&nodes[n].mark, 0, sizeof(nodes[n].mark));
@@ -1120,7 +1138,7 @@ test_changes(int stories, int of_kind)
 					"%d stories%s: %" PRId64 " grants, %" PRId64 " steps, %" PRId64
 					" marks, %" PRId64 " looks with a rival, %" PRId64 " withdrew, %" PRId64
 					" refused, %" PRId64 " gave way, %" PRId64
-					" looks at nodes that were left; %d without anybody who gets locks",
+					" looks at nodes that were left; %d in which no host gets locks",
 					stories, kind_names[of_kind], seen.grants, seen.steps, seen.marks, seen.rivals,
 					seen.withdrawn, seen.refused, seen.yielded, seen.left, stuck);
 	check_invariant(22, seed,

@@ -2,28 +2,29 @@
  * check.c
  *		The invariants; see check.h.
  *
- * What is demanded when:
+ * When each is demanded:
  *
- * - 1 and 8 (one holder; no vote in quarantine): in schedules where clocks run
- *	 within their bounds, no node's clock is set forward, and no stranger deletes
- *	 keys.  Lost data are within the bounds, thanks to the restart guard.
- * - 2 (tokens): always while no counter was forgotten.  Where nodes forget, order
- *	 rests on the proposals, which carry the time: it is demanded where the wall
- *	 clocks of hosts and nodes differ by less than a quarantine lasts, since who
- *	 forgot T does not vote until its own clock is well past T.  And with wrong
- *	 clocks, too, if at the begin of a round each quorum still had a node that had
- *	 counted as far as the last token.  That counters expire is no excuse, unless
- *	 a node's clock is set.
- *	 A hand-over returns a token of a range that was granted before.  That it is
- *	 the largest by then follows from invariant 1, and is demanded with it; that
- *	 it is unique is demanded with the rest.
- * - 5 (no renewal past a later token, and none between a token and the bound of its
- *	 renewals): while no counter was forgotten.
+ * - 1 and 8 (one holder; no vote in quarantine): in schedules with clocks
+ *   within their bounds, no node's clock set forward, and no stranger who
+ *   deletes keys.  Lost data are within the bounds, because of the restart
+ *   guard.
+ * - 2 (tokens): always while no counter was forgotten.  If nodes forget, order
+ *   rests on the proposals, which carry the time.  Then order is demanded if
+ *   the wall clocks of hosts and nodes differ by less than a quarantine: a
+ *   node that forgot T does not vote until its own clock is well past T.
+ *   Order is demanded with wrong clocks, too, if at the begin of a round each
+ *   quorum still had a node that had counted to the last token.  An expired
+ *   counter is no excuse, unless a node's clock is set.  A hand-over returns a
+ *   token of a range granted before.  Invariant 1 makes this token the
+ *   largest, so both are demanded together.  Uniqueness is demanded with the
+ *   rest.
+ * - 5 (no renewal past a later token, and no token between a token and the
+ *   bound of its renewals): while no counter was forgotten.
  * - 12 (a grant comes): where keys and leases end in time.
- * - 16 (survival): where nothing but outages of durable nodes can end a lease, of a
- *	 minority at a time, when all have been back for a ttl before the next (or two,
- *	 after they may have executed what was old) and the lease was held as long.  Then
- *	 each node has its key again, too.
+ * - 16 (survival): where only outages of durable nodes can end a lease.  A
+ *   minority fails at a time, after all nodes were back for a ttl (or two, if
+ *   nodes may execute old commands), and the lease was held as long.  Each
+ *   node has its key again by then, too.
  * - all others: always.
  */
 #include "check.h"
@@ -42,10 +43,10 @@
 #include "wire.h"
 #include "word.h"
 
-/* The published bound for drift; said here again, not asked from the core. */
+/* The published bound for drift, written again and not read from the core. */
 #define VALIDITY_US(ttl_us) ((ttl_us) - (ttl_us) / 100 - 2000)
 
-/* Clocks of hosts run at most this much too fast: 0.49%, and a bit. */
+/* Hosts' clocks run at most 0.49% too fast; this allows a bit more. */
 #define SLOW(us) ((us) - (us) / 200)
 
 statistics seen;
@@ -59,33 +60,33 @@ int session_count;
 static struct book
 {
 	int64_t grants[SECRETS_MAX];
-	bool shared[SECRETS_MAX]; /* of these */
+	bool shared[SECRETS_MAX]; /* by grant */
 	int grant_count;
 	int64_t max_granted;   /* the largest token of all ranges */
-	int64_t max_exclusive; /* ... of those that were not shared */
-	int64_t max_returned;  /* the largest token that a session was told */
+	int64_t max_exclusive; /* the largest token of exclusive leases */
+	int64_t max_returned;  /* the largest token returned to a session */
 	uint32_t forgets;
-	int64_t counted[SERVERS_MAX]; /* how far each server has counted, as it said, and did not
-								   * forget since */
+	int64_t counted[SERVERS_MAX]; /* how far each server has counted, by its answers, and did not
+									 forget */
 	int64_t stored;               /* the fence: the database's own row */
 	int stored_by;
-	int64_t shared_stored; /* ... of those who share the lock */
+	int64_t shared_stored; /* the fence of readers */
 	int shared_by;
-	int64_t version; /* of the data behind it */
+	int64_t version; /* of the data behind the fence */
 } books[RESOURCES_MAX];
 
-static uint32_t released[SECRETS_MAX][SERVERS_MAX]; /* 0, or the attempt of which the
-													 * release was executed */
+static uint32_t released[SECRETS_MAX]
+						[SERVERS_MAX]; /* the attempt whose release was executed; 0: none */
 static int64_t told_until_us(const round_check *check);
 static bool forgiven[SECRETS_MAX];
 static bool renewal_sent[SECRETS_MAX];
 static bool was_returned[SECRETS_MAX];         /* to a session */
-static int64_t fooled[HOSTS_MAX][SERVERS_MAX]; /* the loss of data that this host can't know of */
-static bool in_bounds;                         /* 8 is demanded, whoever was fooled */
+static int64_t fooled[HOSTS_MAX][SERVERS_MAX]; /* the data loss that this host cannot know of */
+static bool in_bounds;                         /* 8 is demanded, even if a host was fooled */
 
 static struct
 {
-	core_mask servers; /* of the list that counts; 0: it is not kept */
+	core_mask servers; /* of the list that counts; 0: the key is not kept */
 	int host;
 	int64_t until_us; /* by its host's clock */
 } kept[SECRETS_MAX];
@@ -168,7 +169,10 @@ check_begin(void)
 	}
 }
 
-/* A counter at this server is gone, and with it what it refused. */
+/*
+ * A counter at this server is lost.  Releases there no longer refuse late
+ * renewals.
+ */
 void
 check_forgot(int server, int resource)
 {
@@ -186,16 +190,17 @@ check_relisted(void)
 }
 
 /*
- * A host that starts after FLUSHALL, before one that had known the node told of it
- * there, takes the node for a new one (docs/how-to/recover-a-quorum.md).  From then on two may hold
- * the lock.  Hosts that had known it must not be fooled.
+ * A host that starts after FLUSHALL takes the node for a new one, unless a
+ * host with knowledge of the node reported the loss before
+ * (docs/how-to/recover-a-quorum.md).  From then on two sessions may hold the
+ * lock.  Hosts with knowledge of the node must not be fooled.
  */
 void
 check_fooled(int h, int node)
 {
 	const server *server = server_at(h, node);
 
-	tell("host %c: can't know that node %d forgot", HOST_NAME(h), node + 1);
+	tell("host %c: cannot know that node %d forgot", HOST_NAME(h), node + 1);
 	seen.fooled++;
 	fooled[h][w.server_of[h][node]] = server->lost_at_us;
 	w.plan.guarded = w.plan.sane = false;
@@ -221,7 +226,10 @@ check_outage(void)
 		}
 }
 
-/* Only where nothing goes wrong: does nobody else have, want or owe anything? */
+/*
+ * A new request: notes whether any other request, lease or key exists.  Only
+ * in schedules without faults.
+ */
 void
 check_asked(int h, int s)
 {
@@ -254,7 +262,7 @@ check_asked(int h, int s)
 	}
 }
 
-/* Of each list, each server counts once, by whatever names it is listed. */
+/* In each list each server counts once, under any of its names. */
 static bool
 is_quorum(int h, int s, core_lists lists, core_mask servers)
 {
@@ -305,7 +313,8 @@ check_renewal(int h, int s)
 		  (hosts[h].entry[s].owner == OWNER_DETACHED && host_now_us(h) < check->hold_until_us))) ||
 			(hosts[h].entry[s].wish == WISH_IDLE &&
 			 host_now_us(h) < hosts[h].entry[s].idle_until_us),
-		"host %c begins to renew request %u for nobody", HOST_NAME(h), hosts[h].entry[s].secret);
+		"host %c begins to renew request %u without an owner", HOST_NAME(h),
+		hosts[h].entry[s].secret);
 	check->renewal_began_us = host_now_us(h);
 	check->renewal_floor = floor_for(h, s);
 	check->renewed = 0;
@@ -320,22 +329,26 @@ check_sent(int h, int s, int node, core_op op)
 	if (op == CORE_OP_RENEW)
 	{
 		renewal_sent[entry->secret] = true;
-		/* what it does not know yet, it will in its next pass, and on the same connection */
+		/*
+		 * the broker learns of the release in its next pass; the release
+		 * follows on the same connection
+		 */
 		demand(14, entry->wish != WISH_NOTHING || entry->queued,
-			   "host %c renews request %u at node %d, which its owner has let go", HOST_NAME(h),
+			   "host %c renews request %u at node %d, which its owner has released", HOST_NAME(h),
 			   entry->secret, node + 1);
 		demand(9, host_now_us(h) < told_until_us(check),
 			   "host %c renews request %u at node %d after its validity ended", HOST_NAME(h),
 			   entry->secret, node + 1);
 	}
 	else if (op == CORE_OP_CONFIRM)
-		demand(12, !check->alone || !check->even,
-			   "host %c needs a second round trip for request %u, though nobody else is there and "
-			   "all nodes have counted alike",
-			   HOST_NAME(h), entry->secret);
+		demand(
+			12, !check->alone || !check->even,
+			"host %c needs a second round trip for request %u, though no other request exists and "
+			"all nodes have counted alike",
+			HOST_NAME(h), entry->secret);
 }
 
-/* A reply of this attempt arrives. */
+/* A reply to this attempt arrives. */
 void
 check_answered(int h, int s, int node, const command *command, const answer *answer)
 {
@@ -352,7 +365,7 @@ check_answered(int h, int s, int node, const command *command, const answer *ans
 		check->renewed |= CORE_BIT(server);
 }
 
-/* The readers themselves say how many they are. */
+/* The entry is held exactly while it has readers. */
 void
 check_left(int h, int s)
 {
@@ -373,14 +386,14 @@ check_stay(int h, int s)
 	const entry *entry = &hosts[h].entry[s];
 
 	demand(13, !entry->check.wanted && !session_is_wanted(h, s),
-		   "host %c keeps request %u, which another host wants", HOST_NAME(h), entry->secret);
+		   "host %c keeps request %u, which another host waits for", HOST_NAME(h), entry->secret);
 	demand(13, entry->keep_us == 0 && entry->hold_at_most_us == 0,
 		   "host %c keeps request %u, which has limits", HOST_NAME(h), entry->secret);
 	demand(13, entry->shared || entry->handovers - w.plan.spent + 1 < entry->span,
 		   "host %c keeps request %u, which has no token left", HOST_NAME(h), entry->secret);
 }
 
-/* What nobody uses is given up for a try. */
+/* A refused try must have ended each idle lease. */
 static void
 check_refused_try(int h, int s)
 {
@@ -394,17 +407,19 @@ check_refused_try(int h, int s)
 		{
 			const struct entry *other = &hosts[i].entry[k];
 
-			demand(
-				13,
-				i == h || !other->in_use || other->resource != entry->resource ||
-					!host_stays(other) ||
-					host_true_time_us(i, other->idle_until_us - other->keep_idle_us) > asked_us,
-				"request %u of host %c, a try, is refused, and host %c keeps the lock for nobody",
-				entry->secret, HOST_NAME(h), HOST_NAME(i));
+			demand(13,
+				   i == h || !other->in_use || other->resource != entry->resource ||
+					   !host_stays(other) ||
+					   host_true_time_us(i, other->idle_until_us - other->keep_idle_us) > asked_us,
+				   "request %u of host %c, a try, is refused, and host %c keeps the idle lease",
+				   entry->secret, HOST_NAME(h), HOST_NAME(i));
 		}
 }
 
-/* What its broker has to end by now: it looks soon, when it can. */
+/*
+ * Should the broker have ended the lease by now?  A paused or new broker gets
+ * time to look.
+ */
 static bool
 is_overdue(int h, int64_t end_us)
 {
@@ -418,7 +433,7 @@ is_overdue(int h, int64_t end_us)
 	return w.now_us > since_us + 2 * w.plan.delay_us + 1000;
 }
 
-/* Clocks that jump are none of its faults. */
+/* Demanded only without clocks that jump. */
 void
 check_stays(int h)
 {
@@ -433,8 +448,7 @@ check_stays(int h)
 		if (!entry->in_use)
 			continue;
 		demand(14, !host_stays(entry) || !is_overdue(h, entry->idle_until_us),
-			   "host %c keeps request %u, which has stayed for long enough", HOST_NAME(h),
-			   entry->secret);
+			   "host %c keeps request %u, whose idle time is over", HOST_NAME(h), entry->secret);
 		demand(14,
 			   entry->owner != OWNER_HOLDS || entry->drive.core.state != CORE_HELD ||
 				   entry->check.hold_until_us == 0 || !is_overdue(h, entry->check.hold_until_us),
@@ -451,7 +465,7 @@ check_stays(int h)
 	}
 }
 
-/* Whoever prolongs it is told an end, and relies on that. */
+/* The caller got a new end, and relies on this end. */
 void
 check_prolonged(int h, int s, int64_t hold_at_most_us)
 {
@@ -466,7 +480,7 @@ check_prolonged(int h, int s, int64_t hold_at_most_us)
 		check->hold_until_us = host_now_us(h) + hold_at_most_us;
 }
 
-/* The limit of the former holder ends with that holder. */
+/* The former holder's limit does not bind the next holder. */
 void
 check_held_for(int h, int s, int64_t hold_at_most_us)
 {
@@ -474,7 +488,7 @@ check_held_for(int h, int s, int64_t hold_at_most_us)
 		hold_at_most_us > 0 ? host_now_us(h) + hold_at_most_us : 0;
 }
 
-/* The holder was told that the lease is valid until then. */
+/* Until when the holder may believe in the lease. */
 static int64_t
 told_until_us(const round_check *check)
 {
@@ -491,11 +505,14 @@ check_disowned(int h, int s)
 	demand(14,
 		   entry->owner != OWNER_DETACHED || entry->drive.core.state == CORE_LOST ||
 			   host_now_us(h) >= entry->check.hold_until_us,
-		   "host %c gives up request %u, which is detached, before its end", HOST_NAME(h),
+		   "host %c ends request %u, which is detached, before its time", HOST_NAME(h),
 		   entry->secret);
 }
 
-/* It may be answered late, and then wait for a recall, or longer where no holder was found. */
+/*
+ * A try may be answered late, and then wait for a recall, or longer where no
+ * holder was found.
+ */
 static int64_t
 try_until_us(const entry *entry)
 {
@@ -527,8 +544,8 @@ check_outcome(int h, int s, core_outcome outcome)
 			seen.refused++;
 			tell("host %c: request %u is refused", HOST_NAME(h), entry->secret);
 			demand(12, !w.plan.faultless || !entry->check.alone,
-				   "request %u of host %c is refused, though nobody else is there", entry->secret,
-				   HOST_NAME(h));
+				   "request %u of host %c is refused, though no other request exists",
+				   entry->secret, HOST_NAME(h));
 			check_refused_try(h, s);
 			break;
 		case CORE_UNREACHABLE:
@@ -553,7 +570,7 @@ check_outcome(int h, int s, core_outcome outcome)
 			seen.expired++;
 			tell("host %c: the lease of request %u is lost", HOST_NAME(h), entry->secret);
 			demand(14, !host_stays(entry) && !hosts[h].release[s].waits,
-				   "host %c tells of the loss of request %u, which nobody has", HOST_NAME(h),
+				   "host %c tells of the loss of request %u, which has no holder", HOST_NAME(h),
 				   entry->secret);
 			demand(14,
 				   entry->owner != OWNER_DETACHED || host_now_us(h) < entry->check.hold_until_us,
@@ -567,7 +584,7 @@ check_outcome(int h, int s, core_outcome outcome)
 				   entry->secret);
 			demand(16, !entry->check.steady || !wish_is_held(entry->wish),
 				   "host %c loses the lease of request %u, though a majority of nodes was well at "
-				   "each time, and the others not for long",
+				   "each time, and the rest not for long",
 				   HOST_NAME(h), entry->secret);
 			break;
 	}
@@ -607,7 +624,9 @@ check_granted(int h, int s)
 		w.last_granted[entry->resource] = true;
 }
 
-/* By hold_at_least, from the grant on, if a session was told of that. */
+/*
+ * A key is kept (hold_at_least) from the grant on, if a session got the lock.
+ */
 void
 check_kept(int h, int s, bool is_kept)
 {
@@ -629,7 +648,7 @@ check_kept(int h, int s, bool is_kept)
 	kept[entry->secret].until_us = until_us;
 }
 
-/* Nobody has what a majority keeps, though nobody has it any more that was granted it. */
+/* No grant while a majority keeps the key of a released lease. */
 static void
 check_kept_ones(int h, int s)
 {
@@ -647,7 +666,7 @@ check_kept_ones(int h, int s)
 			server_clock_us(&w.server[i]) / 1000 > data->key_end_ms)
 			continue;
 		if (secret != node_number(data->secret))
-			servers = 0; /* a minority has one of another; the last is as good as any */
+			servers = 0; /* a minority may have another key; the last one is as good as any */
 		secret = node_number(data->secret);
 		servers |= CORE_BIT(i);
 	}
@@ -659,7 +678,7 @@ check_kept_ones(int h, int s)
 		   hosts[h].entry[s].secret, HOST_NAME(h), secret, HOST_NAME(kept[secret].host));
 }
 
-/* What its token must be beyond: those who share the lock need no order among themselves. */
+/* The token must exceed this.  Readers need no order among themselves. */
 static int64_t
 floor_for(int h, int s)
 {
@@ -669,7 +688,10 @@ floor_for(int h, int s)
 						 : books[entry->resource].max_granted;
 }
 
-/* Later than all that was granted before it was asked for, and of its own. */
+/*
+ * Tokens exceed all tokens granted before the request, and are no other
+ * grant's.
+ */
 static void
 check_order(int h, int s)
 {
@@ -709,7 +731,7 @@ check_order(int h, int s)
 		book->max_exclusive = last;
 }
 
-/* A renewal that is bound by more than the token relies on it that none is between. */
+/* A renewal with a bound beyond the token relies on no token between them. */
 static void
 check_bound(int h, int s, int64_t token, bool shared)
 {
@@ -773,7 +795,10 @@ check_renewed(int h, int s)
 	check_alone(h, s);
 }
 
-/* Validity begins, or goes on: is another valid by its own host's clock? */
+/*
+ * Validity begins, or continues: no other lease may be valid by its own host's
+ * clock.
+ */
 static void
 check_alone(int h, int s)
 {
@@ -813,12 +838,13 @@ check_plain(int resource)
 void
 check_joined(int h, int s)
 {
-	demand(13, !session_is_wanted(h, s), "a session joins request %u of host %c, which is wanted",
+	demand(13, !session_is_wanted(h, s),
+		   "a session joins request %u of host %c, which another host waits for",
 		   hosts[h].entry[s].secret, HOST_NAME(h));
 	check_alone(h, s);
 }
 
-/* A session is told its token.  Returns the session, or -1. */
+/* A session gets its token.  Returns the session, or -1. */
 int
 check_returned(int h, int s, int resource, int64_t token, bool handed_over)
 {
@@ -827,11 +853,12 @@ check_returned(int h, int s, int resource, int64_t token, bool handed_over)
 	int id = session_count;
 
 	was_returned[entry->secret] = true;
-	demand(1, entry->resource == resource, "who asked host %c for lock %d is given lock %d",
-		   HOST_NAME(h), resource + 1, entry->resource + 1);
+	demand(1, entry->resource == resource,
+		   "a session of host %c that asked for lock %d gets lock %d", HOST_NAME(h), resource + 1,
+		   entry->resource + 1);
 	demand(3, entry->drive.core.state == CORE_HELD && host_now_us(h) < told_until_us(&entry->check),
-		   "a session of host %c is told that it has the lock by request %u, which is over",
-		   HOST_NAME(h), entry->secret);
+		   "a session of host %c gets the lock by request %u, which is over", HOST_NAME(h),
+		   entry->secret);
 
 	demand(13, token > entry->drive.core.token - LUA_SPAN && token <= entry->drive.core.bound,
 		   "host %c hands out token %lld of a range of %d up to %lld, or up to %lld", HOST_NAME(h),
@@ -878,8 +905,8 @@ check_returned(int h, int s, int resource, int64_t token, bool handed_over)
 }
 
 /*
- * A session writes where the fence is.  One that was not paused looks at its
- * lease first; the other does not know better.
+ * A session writes to the fenced row.  It looks at its lease first, unless it
+ * stalled.
  */
 void
 check_write(int id)
@@ -917,7 +944,10 @@ check_write(int id)
 		seen.fenced += session->paused && stale;
 		return;
 	}
-	/* who wrote last was granted the lock after we were told of it: we are stale */
+	/*
+	 * the last writer was granted the lock after our token was returned: we
+	 * are stale
+	 */
 	if (book->stored_by >= 0 && book->stored_by != id &&
 		sessions[book->stored_by].began_us > session->returned_us &&
 		(book->forgets == 0 || w.plan.sane) &&
@@ -929,7 +959,7 @@ check_write(int id)
 		sessions[book->shared_by].began_us > session->returned_us &&
 		(book->forgets == 0 || w.plan.sane))
 		demand(2, false,
-			   "a stale write with token %lld is accepted after one who shared the lock with %lld",
+			   "a stale write with token %lld is accepted after a reader's write with %lld",
 			   (long long) (session->token - WALL_US - START_US),
 			   (long long) (book->shared_stored - WALL_US - START_US));
 	if (session->shared)
@@ -950,8 +980,8 @@ check_write(int id)
 }
 
 /*
- * UPDATE ... WHERE token = mine, of what was read after the token was written: with
- * any clocks no update is lost, as long as tokens are unique.
+ * UPDATE ... WHERE token = mine, of data read after the token was written.  No
+ * update is lost under any clocks, as long as tokens are unique.
  */
 void
 check_store(int id)
@@ -974,8 +1004,8 @@ check_store(int id)
 }
 
 /*
- * Every command that a node executed.  `behind`: the connection on which it came
- * in order; NULL: from an old socket.
+ * Checks a command that a node executed.  `behind` is the connection that
+ * delivered it in order; NULL: an old socket.
  */
 void
 check_executed(int node, int s, const command *command, const store *store, const answer *answer,
@@ -1011,7 +1041,7 @@ check_executed(int node, int s, const command *command, const store *store, cons
 		   HOST_NAME(command->host));
 	for (int i = 0; command->shared && yes && local_has_key(after) && i < after->readers; i++)
 		demand(7, after->key_end_ms >= after->reader[i].end_ms,
-			   "node %d drops the lock that request %u shares before that ends", node + 1,
+			   "node %d drops the lock before the end of its reader, request %u", node + 1,
 			   node_number(after->reader[i].secret));
 	switch (command->op)
 	{
@@ -1027,7 +1057,7 @@ check_executed(int node, int s, const command *command, const store *store, cons
 				   "node %d keeps request %u for longer than its ttl", node + 1, command->secret);
 			if (behind != NULL)
 				demand(7, is_still_owed(command, node, behind),
-					   "request %u of host %c leaves a key at node %d that nobody will release",
+					   "request %u of host %c leaves a key at node %d without a release",
 					   command->secret, HOST_NAME(command->host), node + 1);
 			if (in_bounds && server->lost_at_us != 0 &&
 				server->lost_at_us != fooled[command->host][s])
@@ -1054,7 +1084,10 @@ check_executed(int node, int s, const command *command, const store *store, cons
 			demand(5, after->counter >= command->token,
 				   "node %d renews request %u of host %c and does not count as far as its bound",
 				   node + 1, command->secret, HOST_NAME(command->host));
-			/* a counter that was forgotten can't refuse: check_forgot forgets the release, too */
+			/*
+			 * a forgotten counter cannot refuse: check_forgot clears
+			 * `released`, too
+			 */
 			demand(6, released[command->secret][s] < command->attempt,
 				   "node %d renews request %u of host %c after it executed its release", node + 1,
 				   command->secret, HOST_NAME(command->host));
@@ -1077,7 +1110,7 @@ check_executed(int node, int s, const command *command, const store *store, cons
 				   command->attempt);
 			demand(6, command->counter == 0 || renewal_sent[command->secret],
 				   "the release of request %u of host %c raises the counter at node %d, though "
-				   "nothing was ever renewed that could come late",
+				   "no renewal was ever sent that could come late",
 				   command->secret, HOST_NAME(command->host), node + 1);
 			demand(11, command->ttl_ms <= 0 || was_returned[command->secret],
 				   "node %d keeps the key of request %u of host %c, which no session was told of",
@@ -1089,7 +1122,7 @@ check_executed(int node, int s, const command *command, const store *store, cons
 	}
 }
 
-/* A quarantine that had begun is no longer than max_ttl was then. */
+/* A quarantine that has begun is no longer than max_ttl was then. */
 static int64_t
 max_ttl_at(int h, int64_t at_us)
 {
@@ -1105,7 +1138,7 @@ count_to(int server, const command *command, int64_t counter)
 		*counted = counter;
 }
 
-/* Are the locks of other names as they were? */
+/* Are the locks of other names unchanged? */
 static bool
 leaves_others(const command *command, const store *before, const store *after)
 {
@@ -1116,7 +1149,7 @@ leaves_others(const command *command, const store *before, const store *after)
 	return true;
 }
 
-/* Of one who shares the lock: the reader; else the key. */
+/* The reader, of a shared command; else the key. */
 static node_reader
 key_of(const node_data *data, const command *command)
 {
@@ -1129,7 +1162,10 @@ key_of(const node_data *data, const command *command)
 	return (node_reader){data->secret, data->attempt, data->host, 0, data->key_end_ms};
 }
 
-/* How far it had counted when this one came, or nobody was granted it alone since. */
+/*
+ * The counter when this reader came, or when the last exclusive lease was
+ * granted.
+ */
 static int64_t
 counted_since(const node_data *data, const command *command)
 {
@@ -1153,7 +1189,10 @@ has_other(const node_data *data, const command *command, int64_t now_ms)
 	return false;
 }
 
-/* Is in its way what its own host has let go?  What was lost may be let go after the next asks. */
+/*
+ * Is a released key of its own host in the way?  A lost lease may be released
+ * after the next request.
+ */
 static bool
 is_own_release_due(const command *command, const node_data *before)
 {
@@ -1194,7 +1233,10 @@ check_over(int h, int s)
 	debt_over(h, s);
 }
 
-/* The lease is over: the shell forgives what is owed, or it has expired, or is paid. */
+/*
+ * The lease is over: its keys have been deleted, have expired, or are forgiven
+ * by the shell.
+ */
 void
 check_freed(int h, int s, bool shell_forgives)
 {
@@ -1226,7 +1268,10 @@ check_freed(int h, int s, bool shell_forgives)
 			   HOST_NAME(h), i + 1);
 }
 
-/* Each list of waiting hosts that is in use belongs to one entry, or to one turn that goes on. */
+/*
+ * Each used list of waiting hosts belongs to one entry, or to one turn that
+ * goes on.
+ */
 void
 check_waiters(int h)
 {
@@ -1258,11 +1303,11 @@ check_limit(void)
 {
 	for (int r = 0; r < w.plan.resources && w.plan.measured; r++)
 		demand(12, w.last_granted[r],
-			   "faults have stopped and all have let go, and host %c is not granted lock %d",
+			   "faults have stopped, all have released, and host %c is not granted lock %d",
 			   HOST_NAME(w.last_host), r + 1);
 }
 
-/* Nothing more will happen. */
+/* No event is left. */
 void
 check_end(void)
 {

@@ -1,19 +1,22 @@
 /*
  * conformance.c
- *		Does the simulated node do what a real one does?
+ *		Does the simulated node behave like a real node?
  *
- * First redlock.lua runs the cases of cases.c.  Then redlock.lua and marker.lua of src/protocol, in
- *a redis-server, and node.c execute random sequences of commands, with small sets of values,
- *attempts, counters and times to live.  Some go as one call of the script; at some calls the memory
- *of the nodes is full.  In half of the sequences the lock has permits, and a queue. Other programs
- *put keys of other types there, long values, and values that look like ours. After each call the
- *replies, keys, counters, the marker, times to live and messages must be the same. Times to live
- *are long, so that nothing expires by itself; PEXPIRE 0 and DEL do that.
+ * First redlock.lua runs the cases of cases.c.  Then redlock.lua and
+ * marker.lua of src/protocol, in a redis-server, and node.c execute random
+ * sequences of commands, with small sets of values, attempts, counters and
+ * times to live.  One call of the script executes a batch of commands; at some
+ * calls the memory of the nodes is full.  In half of the sequences the lock
+ * has permits, and a queue.  Other programs write keys of other types, long
+ * values, and values with our form.  After each call the replies, keys,
+ * counters, the marker, times to live and messages must be the same.  Times to
+ * live are long, so that no key expires by itself; PEXPIRE 0 and DEL do this.
  *
- * The server is started here, with a socket in a directory of its own under
- * TMPDIR, and stopped by its pid.  REDIS_SERVER names another than redis-server.
- * SEED and SEQUENCES choose others.  SCRIPT names a file whose text takes the place of
- * redlock.lua; with --script the program writes that text, and does nothing else.
+ * The program starts the server, with a socket in a new directory under
+ * TMPDIR, and stops it by its pid.  REDIS_SERVER names the program of the
+ * server; SEED and SEQUENCES choose the sequences.  SCRIPT names a file whose
+ * text takes the place of redlock.lua.  With --script the program writes the
+ * text of redlock.lua, and stops.
  */
 #define _POSIX_C_SOURCE 200809L
 
@@ -38,42 +41,47 @@
 #include "protocol/permits.h"
 
 #define KEY "redlock:the next \xc3\xa4 lock"
-#define PLAIN 9   /* the secret of a plain client; the following ones are of FOREIGN, too */
-#define PERMITS 3 /* of the lock, at most */
-#define LOCK (PERMITS + 1) /* behind its queue and its permits: the lock itself */
+#define PLAIN 9            /* the secret of a plain client; larger secrets are of FOREIGN, too */
+#define PERMITS 3          /* of the lock, at most */
+#define LOCK (PERMITS + 1) /* the lock's own index, behind the queue and the permits */
 #define COMMANDS 60        /* of a sequence */
 #define BATCH_MAX 4        /* of one call */
-#define HOSTS 2            /* that ask */
+#define HOSTS 2            /* with requests */
 
-/* Clocks of both are read one after the other. */
+/* The two clocks are read one after the other. */
 #define SLACK_MS 10000
 #define SLACK_US (SLACK_MS * INT64_C(1000))
 
-/* Later differences don't count: a barrier lives twice as long.  A sequence takes 5 ms.
+/*
+ * A difference after this time does not count: a barrier lives twice as long.
+ * A sequence takes 5 ms.
  */
 #define SEQUENCE_MAX_US (LUA_BARRIER_MS * INT64_C(500))
 
-/* Of the lock, of one of its permits, or of the queue for them. */
+/* The keys of the lock, of a permit, or of the queue for permits. */
 typedef struct lock_keys
 {
 	char key[64];
 	char counter[80];
 	char readers[80];
 	char barrier[80];
-	char none[80]; /* which is never there */
+	char none[80]; /* never exists */
 	size_t counter_len;
 	size_t readers_len;
 	size_t barrier_len;
 	size_t none_len;
 } lock_keys;
 
-/* What other programs put under a lock's name, and what a refusal says of it. */
+/*
+ * A key of another program under a lock's name, and the text of a refusal by
+ * it.
+ */
 typedef struct foreign
 {
 	const char *type; /* NULL: a string, `held` and then `padding` characters */
 	const char *held;
 	int padding;
-	int host; /* that the value names, if it is one of ours but for what it says of permits */
+	int host; /* named by the value, if all but the part about permits is valid */
 } foreign;
 
 #define HEX "0123456789abcdef"
@@ -87,7 +95,7 @@ static const foreign foreigners[] = {
 	{"HSET %b mode read", "a key of type hash", 0, 0},
 	{"HSET %b mode read 8743c9c0-0795-4907-87fd-6c719a6b4586:58 2",
 	 "a Redisson lock of 8743c9c0-0795-4907-87fd-6c719a6b4586:58", 0, 0},
-	/* like ours, but for one thing */
+	/* like our values, except in one place */
 	{NULL, HEX HEX ":000000008:0000000000000001=", 0, 0},
 	{NULL, HEX HEX ":000000008:0000000000000001=-a", 0, 0},
 	{NULL, HEX HEX ":000000008:0000000000000001== a", 0, 0},
@@ -106,7 +114,7 @@ static const foreign foreigners[] = {
 	{NULL, HEX HEX ":00000008:00000000000000001~a", 0, 0},
 	{NULL, HEX "0123456789abcde:0000000008:0000000000000001= a", 0, 0},
 	{NULL, HEX "0123456789abcde:0000000008:0000000000000001~a", 0, 0},
-	/* like a permit's, but for one thing */
+	/* like a permit's value, except in one place */
 	{NULL, HEX HEX ":000000008:0000000000000001 permits=2a", 0, 1},
 	{NULL, HEX HEX ":000000008:0000000000000001  permits=2 a", 0, 1},
 	{NULL, HEX HEX ":000000008:0000000000000001 permits= a", 0, 1},
@@ -129,56 +137,56 @@ static char dir[] = "/tmp/redlock_sim.XXXXXX";
 static char socket_path[64];
 static pid_t server;
 static redisContext *redis;
-static redisContext *subscriber; /* to the lock's channel and those of the hosts */
+static redisContext *subscriber; /* to the channels of the lock and of the hosts */
 
 static lock_keys lock[1 + LOCK]; /* [0]: the queue; [LOCK]: the lock itself */
 static node_data lock_data[1 + LOCK];
 static lock_keys other_keys = {.key = "redlock:other"};
-static lock_keys *keys; /* of the one that a command is for, and what is there */
+static lock_keys *keys; /* the keys and data of the current command */
 static node_data *data;
-static int permits; /* of this sequence; 0: the lock has none */
+static int permits; /* of this sequence; 0: none */
 static const char *script = lua_script;
 static char script_sha[41];
 static char snapshot_sha[41];
-static int pending; /* commands that were sent, and whose replies were not read */
+static int pending; /* commands sent whose replies are not read */
 static node_mark its_mark;
 static int64_t now_us;
 
-/* What differed first, and what was seen at all. */
+/* The first difference, and counts of outcomes. */
 static char difference[400];
 static long differences;
 static long commands;
-static char marker_text[LUA_MARKER_MAX + 1]; /* all of it */
+static char marker_text[LUA_MARKER_MAX + 1]; /* the whole marker */
 static long replies[CORE_OP_RELEASE + 1][CORE_REPLY_UNKNOWN + 1];
 static long marks[LOCAL_MARKED_LONG_LOST + 1];
-static long kept; /* commands that found what was kept after its release */
+static long kept; /* commands that found a kept key */
 #define NEAR_US (COUNTER_NEAR_MS * INT64_C(1000))
 
-static long told;                         /* renewals that were refused for the counter */
-static long refused[CORE_OP_RELEASE + 1]; /* for want of memory */
-static long refused_known;                /* ... of a name whose counter is there */
-static long refused_behind;               /* of a new name, behind what was executed */
-static long granted_known;                /* by a full node, of such a name */
-static long released_full;                /* keys, where it was full */
+static long told;                         /* renewals refused by the counter */
+static long refused[CORE_OP_RELEASE + 1]; /* for lack of memory */
+static long refused_known;                /* ... of a name with a counter */
+static long refused_behind;               /* ... of a new name, after an executed command */
+static long granted_known;                /* granted by a full node, for a name with a counter */
+static long released_full;                /* keys released at a full node */
 static long heard[LOCAL_TELLS_WANT + 1];  /* messages */
-static int most_readers;                  /* that share the lock */
-static long held_back;                    /* readers, by a barrier */
-static long foreign_met;                  /* refusals for what another program put there */
-static long queued;                       /* ... for the queue alone */
-static long named;                        /* ... of a permit, that name another */
+static int most_readers;                  /* of one lock */
+static long held_back;                    /* readers refused by a barrier */
+static long foreign_met;                  /* refusals because of another program's key */
+static long queued;                       /* refusals because of the queue */
+static long named;                        /* refusals that name another permit */
 static long heard_permits;                /* messages to the queue */
-static long barred_by_number;             /* permits, by a lock key that says another number */
-static long barred_by_lock;               /* ... by one that says none */
-static long barred_earlier;               /* ... of a request whose earlier attempt is there */
-static long longer_lives;                 /* lock keys that live longer than a permit granted */
-static long lock_gone;                    /* ... deleted with the last permit */
-static long lock_left;                    /* ... left for another permit */
-static long lock_kept;                    /* ... extended by hold_at_least */
-static long lock_renewed;                 /* ... extended by a renewal */
-static long lock_made;                    /* ... created again by a renewal */
-static long lock_made_full;               /* ... at a full node */
-static long lacked[2];                    /* commands that lack a right, and do without or fail */
-static long heard_tries;                  /* of these, that a host tried to have the lock */
+static long barred_by_number;             /* permits refused by a lock key with another number */
+static long barred_by_lock;               /* ... by a lock key without a number */
+static long barred_earlier; /* ... of a request with an earlier attempt in the lock key */
+static long longer_lives;   /* lock keys that outlive a granted permit */
+static long lock_gone;      /* ... deleted with the last permit */
+static long lock_left;      /* ... left for another permit */
+static long lock_kept;      /* ... extended by hold_at_least */
+static long lock_renewed;   /* ... extended by a renewal */
+static long lock_made;      /* ... created again by a renewal */
+static long lock_made_full; /* ... at a full node */
+static long lacked[2];      /* commands without a right, which continue or fail */
+static long heard_tries;    /* messages about tries */
 
 static void name_keys(void);
 static size_t name_companion(char *to, const char *key, const char *kind);
@@ -283,7 +291,9 @@ main(int argc, char **argv)
 		printf("# %s\n", difference);
 	ok(differences == 0, "the simulated node does what redis-server does, in %ld commands",
 	   commands);
-	/* the rest counts the commands of the dice: no script changes their numbers */
+	/*
+	 * the rest counts random commands: a script does not change their numbers
+	 */
 	if (differences > 0 || file != NULL)
 		return tap_done();
 	ok(replies[CORE_OP_ACQUIRE][CORE_REPLY_YES] > 0 && replies[CORE_OP_ACQUIRE][CORE_REPLY_NO] > 0,
@@ -496,7 +506,7 @@ run_sequence(int sequence)
 		printf("# in sequence %d\n", sequence);
 }
 
-/* The sequence was slow: perhaps a barrier has expired. */
+/* Drops a slow sequence: a barrier may have expired. */
 static void
 forget_sequence(void)
 {
@@ -521,11 +531,11 @@ random_command(command *c, bool full)
 	memset(c, 0, sizeof(*c));
 	c->op = (core_op) dice(CORE_OP_RELEASE + 1);
 	if (permits == 0)
-		c->secret = 1 + dice(5); /* three of them read */
+		c->secret = 1 + dice(5); /* three of them are readers */
 	else if (key > 0 && key < LOCK)
 		c->secret = wants_permit[dice(7)];
 	else
-		c->secret = 1 + dice(7); /* two of them read */
+		c->secret = 1 + dice(7); /* two of them are readers */
 	c->attempt = 8 + dice(3);    /* two numbers of digits */
 	c->ttl_ms = ttls_ms[dice(3)];
 	c->proposal = proposal();
@@ -543,7 +553,7 @@ random_command(command *c, bool full)
 				c->attempt = reader->attempt;
 		}
 	}
-	/* one request is of one mode, and permits are exclusive and don't stay */
+	/* a request has one mode; permits are exclusive and not idle */
 	c->shared = c->secret > 2 && (permits == 0 || c->secret < 5);
 	c->host = (int) (c->secret % HOSTS);
 	if (permits > 0 && c->secret != 3 && c->secret != 4 && c->secret != 7)
@@ -574,7 +584,10 @@ random_command(command *c, bool full)
 			c->counter = c->token = some_counter();
 			if (dice(2) == 0)
 				c->token += 1 + dice(2 * LUA_SPAN);
-			/* a full node takes the counter if the life could be extended by a millisecond */
+			/*
+			 * a full node takes the counter if the life could be extended by a
+			 * millisecond
+			 */
 			if (full && local_has_key(data) &&
 				llabs((long long) (ttl_left_ms() - c->ttl_ms)) < SLACK_MS)
 				c->ttl_ms += 5 * SLACK_MS;
@@ -590,7 +603,10 @@ random_command(command *c, bool full)
 				c->waiter[i] = (told_waiter){dice(1000), dice(1000)};
 			break;
 	}
-	/* what hangs on the microsecond at which the node looks at its clock */
+	/*
+	 * avoids a result that depends on the microsecond at which the node reads
+	 * its clock
+	 */
 	if (data->counter - now_us + LUA_CLOCK_BOUND_US < SLACK_US &&
 		now_us - LUA_CLOCK_BOUND_US - data->counter < SLACK_US)
 		c->proposal = now_us;
@@ -633,7 +649,7 @@ some_counter(void)
 	}
 }
 
-/* What happens to keys without us. */
+/* Changes keys as time, other programs and failures do. */
 static void
 random_meddling(void)
 {
@@ -688,7 +704,7 @@ random_meddling(void)
 			freeReplyObject(call("SET %b %lld PX 300000000", keys->counter, keys->counter_len,
 								 (long long) data->counter));
 			break;
-		case 6: /* the clock's digits, but of another time; or the last ones of those near it */
+		case 6: /* the clock's digits, at another time; or the last digits of near counters */
 			data->counter = now_us + dice(3) * 3600000000 - 3600000000;
 			if (dice(4) == 0)
 				data->counter = (now_us + (dice(2) == 0 ? 0 : 20000000000)) / 10;
@@ -698,15 +714,15 @@ random_meddling(void)
 			freeReplyObject(call("SET %b %lld PX 300000000", keys->counter, keys->counter_len,
 								 (long long) data->counter));
 			break;
-		case 7: /* another program */
+		case 7: /* another program writes the key */
 		case 11:
-		case 12: /* ... has it before us */
+		case 12: /* ... before us */
 			if (dice(2) == 0)
 			{
 				freeReplyObject(call("DEL %b", keys->key, strlen(keys->key)));
 				data->secret = LOCAL_NOBODY;
 			}
-			/* the last ones say the lock's number */
+			/* the last foreign values have the lock's number of permits */
 			if (permits > 0 && dice(4) == 0)
 				put_foreign(FOREIGNERS - PERMITS + permits - 1);
 			else
@@ -721,7 +737,10 @@ put_foreign(int number)
 {
 	const foreign *f = &foreigners[number];
 
-	/* the queue is ours alone; another type in its place is an error: fails_alone */
+	/*
+	 * only we use the queue; another type in its place is an error:
+	 * fails_alone
+	 */
 	if (local_has_key(data) || (data == lock_data && f->type != NULL))
 		return;
 	if (f->type != NULL)
@@ -742,7 +761,7 @@ put_foreign(int number)
 	data->host = f->host;
 }
 
-/* Is that what it is in a refusal, or in its key? */
+/* Does the refusal, or the key, contain this foreign value? */
 static bool
 is_foreign(const redisReply *reply, uint32_t secret)
 {
@@ -765,7 +784,7 @@ set_marker(uint32_t marker, int64_t lost_us)
 	freeReplyObject(call("SET %b %s", marker_key, sizeof(marker_key) - 1, marker_text));
 }
 
-/* The marker is read, or written, as when a host connects. */
+/* Reads the marker, or writes one, as a connecting host does. */
 static void
 meet_both(void)
 {
@@ -811,8 +830,8 @@ meet_both(void)
 }
 
 /*
- * The node's ACL denies something.  The simulated node knows nothing of that, so these commands are
- * the last of a sequence.
+ * The node's ACL denies a right.  The simulated node has no rights, so these
+ * commands end a sequence.
  */
 static void
 lack_rights(void)
@@ -839,7 +858,7 @@ lack_rights(void)
 		hear_all();
 }
 
-/* A command of the node that is not needed. */
+/* Denies a command of the node that the script can do without. */
 static bool
 lacks_right(const command *c, const char *denied)
 {
@@ -849,7 +868,7 @@ lacks_right(const command *c, const char *denied)
 	return fails_well(c, rights, false, false);
 }
 
-/* The key, its counter or its barrier. */
+/* Denies the key, its counter or its barrier. */
 static bool
 lacks_key(const command *c, int key, int kind)
 {
@@ -870,7 +889,7 @@ lacks_key(const command *c, int key, int kind)
 	return fails_well(c, rights, true, kind == 0 && keys == &lock[key]);
 }
 
-/* By a pattern, in which no blank and no NUL may be. */
+/* Allows a key by a pattern, which has neither blanks nor NULs. */
 static void
 allow_key(char *rights, size_t size, const char *key, size_t len)
 {
@@ -885,7 +904,10 @@ allow_key(char *rights, size_t size, const char *key, size_t len)
 	rights[at] = 0;
 }
 
-/* Behind the command another lock is acquired.  A command that fails has done nothing. */
+/*
+ * Executes the command without a right, and an acquire of another lock behind
+ * it.  A failed command must have changed nothing.
+ */
 static bool
 fails_well(const command *c, const char *rights, bool may_fail, bool must_fail)
 {
@@ -940,7 +962,7 @@ fails_well(const command *c, const char *rights, bool may_fail, bool must_fail)
 	return good;
 }
 
-/* A hash of all data, but for the lock behind. */
+/* Asks for a hash of all data, except the lock behind. */
 static void
 ask_snapshot(void)
 {
@@ -960,7 +982,7 @@ load_scripts(void)
 	load_script(snapshot, snapshot_sha);
 }
 
-/* A script that can't be compiled is a difference. */
+/* A script that cannot be compiled is a difference. */
 static void
 load_script(const char *text, char *sha)
 {
@@ -974,8 +996,8 @@ load_script(const char *text, char *sha)
 }
 
 /*
- * The simulated node goes first: what the next command of a batch is like depends
- * on what it has.
+ * Executes a batch on both nodes.  The simulated node goes first: each next
+ * command depends on its data.
  */
 static void
 execute_both(int count)
@@ -1037,7 +1059,7 @@ execute_both(int count)
 		replies[command[i].op][answer[i].reply]++;
 		commands++;
 		if (follows_clock(&command[i], &answer[i]))
-			count = i + 1; /* what comes next would hang on a microsecond */
+			count = i + 1; /* a further command would depend on a microsecond */
 	}
 	if (is_full)
 		ask("CONFIG SET maxmemory 1");
@@ -1085,7 +1107,7 @@ execute_both(int count)
 	freeReplyObject(reply);
 }
 
-/* What the command did with the key of the lock. */
+/* Counts what the command did with the lock's key. */
 static void
 count_permit(const command *c, const answer *a, const node_data *before,
 			 const node_data *lock_before, node_memory memory)
@@ -1155,7 +1177,7 @@ write_command(char *text, size_t size, const command *c)
 	return (size_t) len;
 }
 
-/* Of the key. */
+/* The value of the key. */
 static void
 write_value(char *text, size_t size, const node_data *of)
 {
@@ -1168,7 +1190,7 @@ write_value(char *text, size_t size, const node_data *of)
 			 of->kept ? LUA_KEPT : "", says);
 }
 
-/* Of which lease it is, and who is next. */
+/* The message of a release: the lease, and the next hosts. */
 static size_t
 write_told(char *text, size_t size, const command *c)
 {
@@ -1195,7 +1217,10 @@ ask_script(const char *marker, char text[][600], const size_t *len, int count)
 	pending++;
 }
 
-/* Was it granted a counter that hangs on when exactly the node looks at its clock? */
+/*
+ * Does the granted counter depend on the exact time at which the node reads
+ * its clock?
+ */
 static bool
 follows_clock(const command *c, const answer *a)
 {
@@ -1252,7 +1277,7 @@ compare_reply(const command *c, const redisReply *reply, answer *a)
 			return;
 		}
 		token = strtoll(reply->str, NULL, 10);
-		/* what follows the node's clock is not known to the microsecond */
+		/* a counter by the node's clock is not known to the microsecond */
 		if (token != a->token && token - a->token < SLACK_US && a->token - token < SLACK_US &&
 			now_us - token - LUA_CLOCK_BOUND_US < SLACK_US &&
 			token - now_us + LUA_CLOCK_BOUND_US < SLACK_US)
@@ -1292,7 +1317,8 @@ subscribe(void)
 	char channel[64];
 
 	subscriber = redisConnectUnix(socket_path);
-	redisSetTimeout(subscriber, (struct timeval){30, 0}); /* so is a message that does not come */
+	redisSetTimeout(subscriber,
+					(struct timeval){30, 0}); /* a missing message is a difference, too */
 	freeReplyObject(must_reply(redisCommand(subscriber, "SUBSCRIBE end")));
 	for (int n = 0; n <= LOCK; n++)
 		freeReplyObject(must_reply(redisCommand(subscriber, "SUBSCRIBE %s", lock[n].key)));
@@ -1329,7 +1355,7 @@ hear(void)
 	return must_reply(reply);
 }
 
-/* In the order of the commands, and no others. */
+/* All messages in the order of the commands, and no more. */
 static void
 compare_messages(const command *c, const answer *a, const int *permit, int count)
 {
@@ -1354,7 +1380,7 @@ compare_messages(const command *c, const answer *a, const int *permit, int count
 	freeReplyObject(last);
 }
 
-/* The queue is told that this permit is free. */
+/* The queue must hear that this permit is free. */
 static void
 differ_unless_permit(int permit)
 {
@@ -1479,7 +1505,7 @@ compare_data(const char *after)
 	freeReplyObject(counter_ttl);
 }
 
-/* Those of a shared lock, and the barrier. */
+/* The readers of a shared lock, and the barrier. */
 static void
 compare_readers(const char *after)
 {
@@ -1556,7 +1582,10 @@ call(const char *format, ...)
 	return must_reply(reply);
 }
 
-/* Sends a command with the next ones; next_reply reads the replies in the same order. */
+/*
+ * Sends a command with the next commands; next_reply reads the replies in the
+ * same order.
+ */
 static void
 ask(const char *format, ...)
 {
@@ -1597,7 +1626,7 @@ must_reply(redisReply *reply)
 	return reply;
 }
 
-/* The reply of TIME is the next one. */
+/* The next reply must be of TIME. */
 static void
 look_at_clock(void)
 {

@@ -1,15 +1,16 @@
 /*
  * crowd.c
- *		Whose turn it is: many hosts that want one lock, with the driver's turns, the real core and
- *		the simulated node.
+ *		Turns: many hosts take one lock, with the driver's turns, the real
+ *		core and the simulated node.
  *
- * The simulator has few hosts and many faults.  This program has no faults but those of a story.
- * It measures how long hosts wait, how often they ask, and what that costs a node.  The program
- * has the rest of the driver and src/shared/lease*.c in short: one lock, sessions that take the
- *lock again and again, connections that never break.
+ * The simulator has few hosts and many faults.  This program has no faults
+ * except those of a story.  It measures how long hosts wait, how often they
+ * ask, and the load on a node.  The rest of the driver and src/shared/lease*.c
+ * are abridged: one lock, sessions that take the lock again and again,
+ * connections that never break.
  *
- * Prints TAP.  A check that fails prints "# seed N violates invariant 18: ..." as well, for
- * mutants.pl.
+ * Prints TAP.  A failed check also prints "# seed N violates invariant 18:
+ * ...", for mutants.pl.
  */
 #include <assert.h>
 #include <inttypes.h>
@@ -31,7 +32,7 @@
 
 #define HOSTS_MAX 1000
 #define NODES 5
-#define LEASES 4 /* of a host: one that asks or holds, and those that are being released */
+#define LEASES 4 /* of a host: one asks or holds, the rest are being released */
 #define SESSIONS_MAX 4
 #define EVENTS_MAX (1 << 16)
 #define GRANTS_MAX 200000
@@ -40,7 +41,7 @@
 #define RETRY_US (50 * MS)
 #define RETRY_SUBSCRIBED_US (500 * MS)
 
-#define WAKE_US 100 /* of a session by another, or by the broker */
+#define WAKE_US 100 /* to wake a session */
 #define TTL_US (10 * SECOND)
 #define TIMEOUT_US (500 * MS)
 #define WALL_US (INT64_C(1750000000) * SECOND)
@@ -49,29 +50,29 @@ typedef struct story
 {
 	const char *what;
 	int hosts;
-	int readers; /* of them, the last: their sessions share the lock */
+	int readers; /* the last hosts: their sessions share the lock */
 	int sessions;
 	int64_t hold_us;
 	int64_t delay_us;  /* mean, one way */
-	int64_t return_us; /* mean, until a session wants the lock again */
+	int64_t return_us; /* mean, until a session asks again */
 	int64_t length_us;
-	int64_t warm_up_us; /* what comes before is not counted */
+	int64_t warm_up_us; /* not counted */
 } story;
 
 typedef enum event_kind
 {
-	ARRIVE, /* a command at a node */
-	ANSWER, /* a reply at a host */
-	HEAR,   /* a release is told */
-	WANT,   /* another host wants the lock */
-	JOINED, /* the subscription is there */
+	ARRIVE, /* a command reaches a node */
+	ANSWER, /* a reply reaches a host */
+	HEAR,   /* a release is published */
+	WANT,   /* a message: another host waits */
+	JOINED, /* the subscription is confirmed */
 	TIMER,
-	GRANT, /* a session that was handed the lock has it, or those who wait share it */
-	DONE,  /* it lets it go */
-	RETURN /* it wants it again */
+	GRANT, /* a session gets the lock by hand-over, or the waiting readers join */
+	DONE,  /* a session releases */
+	RETURN /* a session asks again */
 } event_kind;
 
-/* What is said to one host at a time is in `said`. */
+/* `said` is an index of messages, commands and answers. */
 typedef struct event
 {
 	int64_t at_us;
@@ -96,7 +97,7 @@ typedef struct lease
 	DriverLease drive;
 	uint32_t tag; /* of events about the lease */
 	uint32_t secret;
-	int joined; /* sessions that share it */
+	int joined; /* readers */
 	int handovers;
 	bool wanted;
 	bool returns;
@@ -106,11 +107,11 @@ typedef struct lease
 typedef struct host
 {
 	lease lease[LEASES];
-	Driver driver; /* for its turns alone */
+	Driver driver; /* only for its turns */
 	DriverEntry entry[LEASES];
 	int current;                 /* -1: none */
-	int64_t want_until_us;       /* it must not share the lock with more sessions */
-	int64_t queue[SESSIONS_MAX]; /* since when each session waits, in order */
+	int64_t want_until_us;       /* a writer waits: no new readers until then */
+	int64_t queue[SESSIONS_MAX]; /* when each waiting session began to wait, in order */
 	int waiting;
 	bool dead;
 	int grants;
@@ -131,7 +132,7 @@ static said sayings[EVENTS_MAX];
 static int said_free[EVENTS_MAX];
 static int said_left;
 
-/* What happened after the warm-up. */
+/* Counts after the warm-up. */
 static struct
 {
 	int64_t wait_us[GRANTS_MAX];
@@ -139,7 +140,7 @@ static struct
 	int releases;
 	int64_t rounds;        /* of acquires, of all hosts */
 	int64_t commands;      /* executed by the first node */
-	int64_t free_us;       /* the last release reached the first node; 0: it is held */
+	int64_t free_us;       /* when the last release reached the first node; 0: held */
 	int64_t free_for_us;   /* the longest time without a holder */
 	int64_t longest_us[2]; /* wait, of writers and readers */
 	int granted[2];
@@ -272,7 +273,10 @@ has_it(int h, lease *lease)
 				  .tag = lease->tag});
 }
 
-/* lease_try_join of lease_shared.c: those who wait, if they may; so many awaited the grant. */
+/*
+ * lease_try_join of lease_shared.c: waiting readers join, if they may; the
+ * first `awaited` waited for the grant.
+ */
 static void
 join(int h, lease *lease, int awaited)
 {
@@ -425,7 +429,7 @@ world_round_trip_us(const Driver *driver)
 	return 2 * s.delay_us;
 }
 
-/* By one node. */
+/* Through one node. */
 static void
 world_tell_host(Driver *driver, uint64_t to, int entry, int64_t at_us)
 {
@@ -516,7 +520,7 @@ on_return(int h)
 		join(h, &host->lease[host->current], 0);
 }
 
-/* lease_release: the session that had it comes back later. */
+/* lease_release: the session returns later. */
 static void
 on_done(int h, lease *lease)
 {
@@ -675,7 +679,7 @@ handle(const event *event)
 		if (event->at_us < lease->timer_us)
 			return;
 		lease->timer_us = 0;
-		/* one that is early only looks when the next is due */
+		/* an early timer only asks when the next is due */
 		step(event->host, lease, &(core_event){.type = CORE_TICK});
 	}
 	else if (event->kind == GRANT && lease->joined > 0)
@@ -710,14 +714,15 @@ begin(const story *story, uint64_t seed)
 		for (int i = 0; i < s.sessions; i++)
 			hosts[h].queue[i] = now_us;
 		hosts[h].current = -1;
-		hosts[h].driver = (Driver){.world = &world,
-								   .host = h,
-								   .id = (uint64_t) h + 1,
-								   .entries = LEASES,
-								   .leases = (char *) &hosts[h].lease[0].drive,
-								   .stride = sizeof(lease),
-								   .entry = hosts[h].entry,
-								   .pause[0] = {.end_us = now_us}}; /* it comes in its time */
+		hosts[h].driver =
+			(Driver){.world = &world,
+					 .host = h,
+					 .id = (uint64_t) h + 1,
+					 .entries = LEASES,
+					 .leases = (char *) &hosts[h].lease[0].drive,
+					 .stride = sizeof(lease),
+					 .entry = hosts[h].entry,
+					 .pause[0] = {.end_us = now_us}}; /* it begins to wait at this time */
 		now_us = 0;
 		ask(h);
 	}
@@ -804,9 +809,9 @@ test_fair(void)
 				fair = jain();
 				busy = (double) seen.grants * (double) story.hold_us /
 					   (double) (story.length_us - story.warm_up_us);
-				/* who asks in vain during a short turn costs more than the turn */
+				/* a useless round costs more than a short turn */
 				most_rounds = story.sessions > 1 && story.hold_us < MS ? 1.4 : 6.5;
-				/* when each session had it twice, that was long */
+				/* a turn in which each session held twice was long */
 				most_waits =
 					2 * story.sessions * story.hold_us > turns_long_us(&hosts[0].driver) ? 2 : 4;
 				check(fair >= 0.98 && longest_ms <= most_waits * mean_ms &&
@@ -820,7 +825,10 @@ test_fair(void)
 			}
 }
 
-/* Sessions come back when their host has let the lock go, and has to be named again. */
+/*
+ * Sessions return after their host has released the lock, and the host must be
+ * named again.
+ */
 static void
 test_return(void)
 {
@@ -856,7 +864,7 @@ test_return(void)
 			}
 }
 
-/* All come at once: soon there is an order. */
+/* All hosts come at once: soon an order exists. */
 static void
 test_order(void)
 {
@@ -882,7 +890,9 @@ test_order(void)
 	}
 }
 
-/* Two hosts far away: a release that does not name the other host does not put that host off anew.
+/*
+ * Two hosts far away: a release that does not name the other host does not
+ * delay this host again.
  */
 static void
 test_not_put_off(void)
@@ -898,7 +908,9 @@ test_not_put_off(void)
 	check(seen.grants > 1600, "two hosts far away: %d grants", seen.grants);
 }
 
-/* Turns are as long as those who hold back do: nobody asks as each of them ends. */
+/*
+ * Turns are as long as hosts hold back: no host asks at the end of each turn.
+ */
 static void
 test_long_as_holding_back(void)
 {
@@ -924,9 +936,9 @@ test_long_as_holding_back(void)
 }
 
 /*
- * One host that wants the lock for itself among many that share it in a stream, and one that wants
- * to share it among many that don't.  Who waits does so for those who have it, and their turns, and
- * not for those who come behind it.
+ * One writing host among many that share the lock in a stream, and one reading
+ * host among many writers.  A host waits for the holders and their turns, and
+ * not for hosts behind it.
  */
 static void
 test_shared(void)
@@ -944,7 +956,10 @@ test_shared(void)
 						   .delay_us = delays_us[i],
 						   .length_us = 12 * SECOND,
 						   .warm_up_us = 2 * SECOND};
-			/* a turn of each other writer, and of all readers before each of them */
+			/*
+			 * a turn of each other writer, and of all readers before each
+			 * writer
+			 */
 			int64_t turn_us = 3 * story.sessions * story.hold_us + 8 * story.delay_us;
 			int64_t round_us =
 				(story.hosts - readers) * (turn_us + story.hold_us + 8 * story.delay_us);
@@ -953,14 +968,17 @@ test_shared(void)
 			run_until(story.length_us);
 			check(seen.granted[0] > 0 && seen.granted[1] > 0 &&
 					  seen.longest_us[0] <= 2 * round_us && seen.longest_us[1] <= 2 * round_us,
-				  "%d hosts share, %d don't, %.2f ms away: longest wait %.1f and %.1f ms of %.1f, "
+				  "%d hosts read, %d write, %.2f ms away: longest wait %.1f and %.1f ms of %.1f, "
 				  "%d and %d grants",
 				  readers, story.hosts - readers, (double) story.delay_us / 1000,
 				  (double) seen.longest_us[1] / 1000, (double) seen.longest_us[0] / 1000,
 				  (double) (2 * round_us) / 1000, seen.granted[1], seen.granted[0]);
 		}
 
-	/* short turns: who shared it names who wants it alone, not those whom that one holds back */
+	/*
+	 * short turns: readers name the waiting writer, and not the hosts that
+	 * this writer holds back
+	 */
 	begin(&(story){.hosts = 3,
 				   .readers = 2,
 				   .sessions = 4,
@@ -975,7 +993,7 @@ test_shared(void)
 		  (double) seen.longest_us[1] / 1000, (double) seen.longest_us[0] / 1000, seen.granted[1],
 		  seen.granted[0]);
 
-	/* somebody always shares it, and new ones come */
+	/* new readers come while others read */
 	begin(&(story){.hosts = 9,
 				   .readers = 8,
 				   .sessions = 1,
@@ -986,20 +1004,19 @@ test_shared(void)
 				   .warm_up_us = 2 * SECOND},
 		  seed);
 	run_until(s.length_us);
-	check(
-		seen.granted[0] > 50 && seen.granted[1] > 50 && seen.longest_us[0] <= SECOND / 2,
-		"8 hosts share in a stream, one does not: longest wait %.1f and %.1f ms, %d and %d grants",
-		(double) seen.longest_us[1] / 1000, (double) seen.longest_us[0] / 1000, seen.granted[1],
-		seen.granted[0]);
+	check(seen.granted[0] > 50 && seen.granted[1] > 50 && seen.longest_us[0] <= SECOND / 2,
+		  "8 hosts read in a stream, one writes: longest wait %.1f and %.1f ms, %d and %d grants",
+		  (double) seen.longest_us[1] / 1000, (double) seen.longest_us[0] / 1000, seen.granted[1],
+		  seen.granted[0]);
 }
 
-/* The host that is next is gone, again and again. */
+/* The next host is dead, again and again. */
 static void
 test_gone(void)
 {
 	story story = {.hosts = 8,
 				   .sessions = 2,
-				   .hold_us = 5 * MS, /* none dies while it asks: its keys would stay */
+				   .hold_us = 5 * MS, /* no host dies while it asks: its keys would stay */
 				   .delay_us = 250,
 				   .warm_up_us = SECOND};
 
@@ -1014,19 +1031,19 @@ test_gone(void)
 		{
 			run_until(now_us + MS);
 			if (now_us > until_us)
-				break; /* the dead are named for ever */
+				break; /* dead hosts are named for ever */
 			for (int h = 0; h < s.hosts; h++)
 				if (!hosts[h].dead && hosts[h].current >= 0 &&
 					hosts[h].lease[hosts[h].current].drive.core.state == CORE_HELD)
 					named = turns_named(&hosts[h].driver, hosts[h].current);
 		}
-		check(now_us <= until_us, "a host that lives is next");
+		check(now_us <= until_us, "the next host is alive");
 		if (now_us > until_us)
 			return;
 		hosts[named->waiter[0].host - 1].dead = true;
 		run_until(now_us + 10 * story.hold_us);
 	}
-	check(seen.free_for_us <= 10 * MS, "hosts that are next and gone cost %.1f ms at most",
+	check(seen.free_for_us <= 10 * MS, "dead hosts that are next cost %.1f ms at most",
 		  (double) seen.free_for_us / 1000);
 	seen.free_for_us = 0;
 	seen.grants = 0;
@@ -1061,7 +1078,7 @@ test_crowd(void)
 	memset(&seen, 0, sizeof(seen));
 	run_until(now_us + TTL_US + 3 * SECOND);
 	check(dead >= 0 && seen.grants == 1,
-		  "when the holder dies another has it within 3 s of its ttl");
+		  "when the holder dies, another host gets the lock within 3 s of its ttl");
 	check((double) seen.commands / 13 <= 100, "and each node has %.1f commands a second meanwhile",
 		  (double) seen.commands / 13);
 

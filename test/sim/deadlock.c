@@ -1,18 +1,21 @@
 /*
  * deadlock.c
- *		Deadlocks across hosts: sessions that wait for each other, with the real probes.
+ *		Deadlocks across hosts: sessions wait for each other, with the real
+ *		probes.
  *
- * The simulator's sessions hold one lock at a time.  Here they take several, of all hosts
- * and of their own, in any order or in one, and what is true of their waits is known from
- * outside.  The work of the shell (src/broker/deadlock.c) is told as shortly as it can be: at
- * most one session of a host waits for a lock, so none queues at a gate.  Where a cycle is
- * within a host, PostgreSQL ends it, here at once.
+ * The simulator's sessions hold one lock at a time.  Here a session takes
+ * several locks, of all hosts and of its own, in any order or in a fixed one,
+ * and the program knows all waits.  The shell (src/broker/deadlock.c) is
+ * abridged: at most one session of a host waits for a lock, so no session
+ * queues at a gate. PostgreSQL ends a cycle within a host; here this happens
+ * at once.
  *
- * Protects from: a cycle that nobody breaks, or not soon, or more than one session; a session
- * that is ended though it was in none, since its waits were seen one after another.
+ * Protects from: a cycle that is not broken, or late, or by more than one
+ * session; a session that is ended outside of any cycle, because its waits
+ * were seen one after another.
  *
- * Prints TAP.  A check that fails is told as "# seed N violates invariant 19: ..." as well,
- * as mutants.pl wants it.
+ * Prints TAP.  A failed check also prints "# seed N violates invariant 19:
+ * ...", for mutants.pl.
  */
 #include <assert.h>
 #include <inttypes.h>
@@ -32,7 +35,7 @@
 #define LOCKS_MAX 24
 #define TAKES_MAX 4
 #define PROBES_MAX 512
-#define WAITS_KEPT (1 << 20) /* longer than any probe is under way */
+#define WAITS_KEPT (1 << 20) /* longer than any probe is in flight */
 
 typedef struct story
 {
@@ -40,15 +43,15 @@ typedef struct story
 	int sessions;  /* of each host */
 	int shared;    /* locks of all hosts */
 	int local;     /* locks of each host: PostgreSQL's own */
-	bool ordered;  /* all take them in one order */
-	bool cancels;  /* some give up a wait, and what they hold or not */
-	bool restless; /* all give up soon, and wait for the next lock with what they hold */
-	bool faults;   /* words are lost, late, doubled and forged */
+	bool ordered;  /* all sessions take locks in one order */
+	bool cancels;  /* some cancel a wait, with or without their transaction */
+	bool restless; /* all cancel soon, keep their locks, and wait for the next */
+	bool faults;   /* messages are lost, late, doubled and forged */
 	int64_t delay_us;
 	int64_t length_us;
 } story;
 
-/* Why a session no longer waits. */
+/* The end of a wait. */
 typedef enum ending
 {
 	GRANTED,
@@ -59,17 +62,17 @@ typedef enum ending
 typedef struct session
 {
 	int host;
-	int lock[TAKES_MAX]; /* that it takes, in this order */
+	int lock[TAKES_MAX]; /* the locks to take, in this order */
 	int takes;
 	int taken;
-	int64_t acts_at_us; /* it runs, until then; NEVER: it waits for the next lock */
+	int64_t acts_at_us; /* runs until then; NEVER: waits for the next lock */
 	/* of a wait */
 	ProbeStep step;
 	ProbeMemory memory;
 	int64_t gives_up_at_us;
 	int64_t probes_at_us;
-	int64_t learns_at_us; /* of the lock's new holder */
-	int held_by;          /* the host that has the lock, as far as is known */
+	int64_t learns_at_us; /* hears of the lock's new holder then */
+	int held_by;          /* the last known host of the lock's holder */
 	bool in_cycle;
 	ending broken_by; /* how that cycle ended */
 	int64_t cycle_since_us;
@@ -101,10 +104,10 @@ static struct
 {
 	int cycles; /* between hosts */
 	int victims;
-	int late; /* ... of a cycle that had just been given up */
+	int late; /* victims of a cycle just ended by a cancel */
 	int twice;
 	int innocent;
-	int64_t longest_us; /* from the last wait of a cycle until it was broken */
+	int64_t longest_us; /* from the last wait of a cycle to its end */
 	int64_t committed;
 } seen;
 
@@ -131,14 +134,17 @@ awaited(int i)
 	return sessions[i].lock[sessions[i].taken];
 }
 
-/* Whom it waits for; -1: it runs. */
+/* Returns the session it waits for; -1: it runs. */
 static int
 next_of(int i)
 {
 	return waits_now(i) ? holder[awaited(i)] : -1;
 }
 
-/* Who is in it, from i on, if i is in a cycle. */
+/*
+ * Stores the members of i's cycle, beginning with i.  Returns their number; 0:
+ * i is in no cycle.
+ */
 static int
 cycle_of(int i, int members[SESSIONS_MAX])
 {
@@ -182,7 +188,7 @@ plan(int i)
 	own->acts_at_us = now_us + 1 + dice((uint32_t) (20 * MS));
 }
 
-/* It no longer waits for the lock that it waited for. */
+/* The session stops waiting for its lock. */
 static void
 end_wait(int i, ending how)
 {
@@ -199,7 +205,10 @@ end_wait(int i, ending how)
 	sessions[i].gives_up_at_us = sessions[i].probes_at_us = sessions[i].learns_at_us = NEVER;
 }
 
-/* A wait, or the same for another holder, who may be on another host than the last one. */
+/*
+ * Begins a wait, or changes it for a new holder.  A holder on another kind of
+ * host begins a new wait.
+ */
 static void
 see_holder(int i, bool begins)
 {
@@ -224,7 +233,7 @@ see_holder(int i, bool begins)
 		own->learns_at_us = now_us + s.delay_us + dice((uint32_t) (4 * s.delay_us));
 }
 
-/* To who has waited longest. */
+/* Passes the lock to the longest waiter. */
 static void
 release(int lock)
 {
@@ -260,7 +269,7 @@ abort_wait(int i, ending how)
 	end_transaction(i);
 }
 
-/* As after a savepoint: what it has it keeps. */
+/* As after a rollback to a savepoint: the session keeps its locks. */
 static void
 skip(int i)
 {
@@ -366,8 +375,8 @@ send_probe(int i)
 }
 
 /*
- * Was there a moment in which all of these waited?  Who waits releases nothing, so then each
- * waited for the next.
+ * Did all these waits overlap in time?  A waiting session releases nothing, so
+ * then each waited for the next.
  */
 static bool
 lasted_together(const ProbePath *path)
@@ -412,7 +421,7 @@ judge(int i, const ProbePath *path)
 	}
 }
 
-/* It is at the host that has the lock, or had it. */
+/* Handles a probe at the host of the lock's holder, or a former holder. */
 static void
 hear(const word *word)
 {
@@ -522,7 +531,10 @@ run(const story *story)
 
 #define check(good, ...) check_invariant(19, seed, good, __VA_ARGS__)
 
-/* Each cycle costs one transaction, and soon: what docs/reference/waiting.md promises. */
+/*
+ * Each cycle costs one transaction, soon, as docs/reference/waiting.md
+ * promises.
+ */
 static void
 test_cycles(void)
 {
@@ -555,7 +567,7 @@ test_cycles(void)
 	}
 }
 
-/* Waits that are seen one after another are no cycle, however often probes come home. */
+/* Waits seen one after another are no cycle, even if a probe comes home. */
 static void
 test_restless(void)
 {

@@ -2,25 +2,25 @@
  * debt.c
  *		Debts and repairs; see debt.h.
  *
- * Demanded where keys and leases end in time (plan.measured), and of connections
- * on which nothing is late: up, not cut, neither side stopped, room for commands.
+ * Demanded where keys and leases end in time (plan.measured), for connections
+ * without delays: up, not cut, neither side stopped, room for commands.
  *
- * - No key of a request that is over, or of an attempt that was not won, stands at
- *	 a node for longer than its release takes to arrive (ARRIVES_US), from when it
- *	 is unwanted and the connection is well.  If the node answered with an error
- *	 meanwhile, or the connection was full, then: as long again as it has been owed,
- *	 and two pauses between retries.  A request that waits (BUSY) does not repeat a release then:
- *	 the next round is near.
- * - A node that came back during a valid lease has its key after the same time,
- *	 unless another's key or a larger counter stood in the way.
+ * - No key of a finished request, or of a failed attempt, stays at a node for
+ *   longer than its release takes to arrive (ARRIVES_US).  The time begins
+ *   when the key is unwanted and the connection is well.  After an error of
+ *   the node, or a full connection, the bound grows by the time owed so far
+ *   and two pauses between retries.  A waiting request (BUSY) does not repeat
+ *   a release then: the next round is near.
+ * - A node that came back during a valid lease has its key after the same
+ *   time, unless another key or a larger counter was in the way.
  *
- * Of a lock that is shared, each reader is a key.
+ * In a shared lock each reader is a key.
  *
- * Not demanded: of keys that came late, from an old socket, or when a host was
- * stopped and could not drop the connection, and of those that a snapshot brought
- * back: nobody knows of them for sure, and they expire within their ttl.  So do those
- * that were placed by a name of the server that is refused since it restarted, because
- * its other name was met first.
+ * Not demanded: for keys placed late, from an old socket, or while the host
+ * was stopped and could not drop the connection; and for keys from a snapshot.
+ * No host knows of such keys for certain, and they expire within their ttl.
+ * The same holds for keys placed through a name that is refused since the
+ * server restarted, because its other name was met first.
  */
 #include "debt.h"
 
@@ -32,10 +32,10 @@
 #include "story.h"
 #include "wire.h"
 
-/* The broker's next pass, what was sent before, and then the way there. */
+/* The broker's next pass, earlier commands, and then the way there. */
 #define ARRIVES_US (5 * w.plan.delay_us + MS)
 
-/* Clocks of hosts run at most half a percent too slow. */
+/* Hosts' clocks run at most half a percent too slow. */
 #define SLOWEST(us) ((us) + (us) / 100)
 
 static struct
@@ -44,8 +44,8 @@ static struct
 	int entry;
 	core_mask members;
 	bool forgiven;
-	int64_t forgotten_us; /* what was under way then is not sent again; 0: it is */
-	int64_t over_us;      /* its keys are being deleted since then; 0: they are not yet */
+	int64_t forgotten_us; /* commands in flight then are not sent again; 0: all are */
+	int64_t over_us;      /* when the core began to delete its keys; 0: not yet */
 } requests[SECRETS_MAX];
 
 /* Of the keys at a server. */
@@ -53,23 +53,22 @@ static struct key
 {
 	uint32_t secret;
 	uint32_t attempt;
-	int node;     /* by this name of the server, */
-	bool in_time; /* it was placed before the command was overdue */
+	int node;     /* the host's index of the server */
+	bool in_time; /* placed before the command was overdue */
 	int64_t placed_us;
-	int64_t unwanted_us; /* since then; 0: it is wanted */
-	int64_t since_us;    /* and since then its host's connection is well; 0: it is not */
-} keys[SERVERS_MAX][RESOURCES_MAX], readers[SERVERS_MAX][SECRETS_MAX]; /* who share them */
+	int64_t unwanted_us; /* since when; 0: the key is wanted */
+	int64_t since_us;    /* since when the host's connection is well, too; 0: not well */
+} keys[SERVERS_MAX][RESOURCES_MAX], readers[SERVERS_MAX][SECRETS_MAX]; /* the readers' keys */
 
-/* A connection: up and well since then; 0: it is not. */
+/* A connection; times are 0 while it is not up, or not well. */
 static struct path
 {
 	uint32_t epoch;
 	int64_t up_us;
 	int64_t well_us;
-	int64_t failed_us; /* an error was answered last, or it was full */
-	int64_t
-		contested_us[RESOURCES_MAX]; /* last time when another's key or counter was in the
-									  * way of a lease, or the node had no room for its repair */
+	int64_t failed_us;                   /* last error, or last time without room */
+	int64_t contested_us[RESOURCES_MAX]; /* last time when another key or counter was in the way of
+											a lease, or its repair had no room */
 } paths[HOSTS_MAX][NODES_MAX];
 
 static void look_at_paths(void);
@@ -135,7 +134,10 @@ debt_over(int host, int entry)
 	requests[entry_at(host, entry)->secret].over_us = w.now_us;
 }
 
-/* It can delete nothing there any more: what it knows of must be gone. */
+/*
+ * The host cannot delete any key there any more, so its known keys must be
+ * gone.
+ */
 void
 debt_left(int h, int n)
 {
@@ -206,7 +208,7 @@ look_at_paths(void)
 	}
 }
 
-/* Of a connection that is up, and of a host that runs: nothing on it is late. */
+/* Is a running host's connection free of delays? */
 
 static bool
 is_well(int h, int n)
@@ -290,7 +292,7 @@ check_debt(int server, struct key *key, uint32_t secret, uint32_t attempt, bool 
 				(double) (w.now_us - paths[h][node].well_us) / 1000);
 }
 
-/* Its release was on a connection that broke, or met an error, and is not sent again. */
+/* Its release was lost with a connection, or failed, and is not sent again. */
 static bool
 is_lost(uint32_t secret, int h, int node, int64_t placed_us)
 {
@@ -321,7 +323,7 @@ debt_stands(const server *server, int resource, uint32_t secret)
 	return false;
 }
 
-/* Its owner wants it, or may; and it is no attempt that was not won. */
+/* Its owner wants it, or may want it, and its attempt has not failed. */
 static bool
 is_wanted(uint32_t secret)
 {

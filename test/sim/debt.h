@@ -1,11 +1,12 @@
 /*
  * debt.h
- *		What keys stand at which node, and whether they should: debts and repairs,
- *		seen from the world's side.
+ *		Keys at nodes, and whether they should exist: debts and repairs,
+ *		seen from the world.
  *
- * The core's own account of what it owes is not asked.  A key is a debt from when
- * its owner has let go, or its attempt was not won.  Where the node is reachable
- * it is gone within a bound; so is what a held lease lacks at a node that is back.
+ * The core's own account of its debts is not read.  A key is a debt when its
+ * owner has released, or when its attempt has failed.  At a reachable node the
+ * key must go within a bound.  A held lease must get its key back at a
+ * returned node within the same bound.
  */
 #ifndef SIM_DEBT_H
 #define SIM_DEBT_H
@@ -15,21 +16,21 @@
 extern void debt_begin(void);
 extern void debt_check(void); /* after each event */
 
-/* What is known of a key at a server, beside what it stores. */
+/* Records about a key at a server, besides the stored data. */
 extern void debt_placed(int server, int resource, int node,
-						bool in_time); /* not by a late command */
+						bool in_time); /* false: placed by a late command */
 extern void debt_placed_reader(int server, uint32_t secret, int node, bool in_time);
 extern void debt_asked(int host, int entry);     /* by this secret from now on */
 extern void debt_over(int host, int entry);      /* the core begins to delete its keys */
-extern void debt_forgiven(int host, int entry);  /* the shell gave up what is owed */
-extern void debt_forgotten(int host, int entry); /* ... what is under way is not sent again */
+extern void debt_forgiven(int host, int entry);  /* the shell forgives the debts */
+extern void debt_forgotten(int host, int entry); /* commands in flight are not sent again */
 extern void debt_left(int host, int node);       /* the host closes its connection for good */
 extern void debt_failed(int host, int node);     /* the node answered with an error */
 
-/* Does this request's key stand there, or is it among those who share it? */
+/* Does this request have a key there, or a place among the readers? */
 extern bool debt_stands(const server *server, int resource, uint32_t secret);
 
-/* Whose key stands there?  0: nobody's.  What has expired goes when it is looked at. */
+/* Returns the secret of the key there; 0: no key, or an expired one. */
 extern uint32_t debt_standing(const server *server, int resource);
 
 #endif /* SIM_DEBT_H */

@@ -1,7 +1,7 @@
 /*
  * fault.c
- *		Faults that come at their own time; see fault.h.  Those of a message are
- *		injected where it is sent or executed, in wire.c.
+ *		Faults at their own time; see fault.h.  wire.c injects the faults of
+ *		messages, at sending or execution.
  */
 #include "fault.h"
 
@@ -16,7 +16,7 @@
 #include "story.h"
 #include "wire.h"
 
-/* What the plain client does at EVENT_PLAIN, in event.entry. */
+/* The plain client's actions at EVENT_PLAIN, in event.entry. */
 enum
 {
 	PLAIN_SET,
@@ -26,7 +26,7 @@ enum
 
 static struct
 {
-	uint32_t secret; /* 0: it does nothing */
+	uint32_t secret; /* 0: the client is idle */
 	int resource;
 	int64_t began_us;
 	int64_t valid_until_us;
@@ -96,7 +96,7 @@ inject(fault fault)
 	int64_t time_us = for_us(2 * w.plan.ttl_us);
 	server *server = server_at(host, node);
 
-	/* counted where it is known that they do something */
+	/* these faults count themselves, if they have an effect */
 	if (fault != FAULT_CRASH && fault != FAULT_PLAIN && fault != FAULT_RESTART &&
 		fault != FAULT_RESTART_LOST && fault != FAULT_ROLLBACK && fault != FAULT_STRANGER &&
 		fault != FAULT_EVICT && fault != FAULT_SUSPEND && fault != FAULT_SILENCE &&
@@ -171,7 +171,7 @@ inject(fault fault)
 			suspend(host, for_us(4 * w.plan.ttl_us));
 			break;
 		case FAULT_DROP:
-			tell("network: the connection of host %c to node %d is dropped, and neither is told",
+			tell("network: the connection of host %c to node %d is dropped, unnoticed by both",
 				 HOST_NAME(host), node + 1);
 			wire_drop(host, node);
 			break;
@@ -190,7 +190,7 @@ inject(fault fault)
 	}
 }
 
-/* Redis needs its memory for other things, and takes some of what it has of us. */
+/* Redis needs memory and evicts some of our keys. */
 static void
 evict(int s, int resource)
 {
@@ -216,8 +216,8 @@ evict(int s, int resource)
 }
 
 /*
- * A virtual machine that is moved, or saved and started again: all of it stands still,
- * and so do its clocks.  When it goes on it knows nothing of the time between.
+ * A virtual machine is moved, or saved and resumed.  The machine and its
+ * clocks stand still, and the host does not notice the time between.
  */
 static void
 suspend(int h, int64_t time_us)
@@ -233,8 +233,8 @@ suspend(int h, int64_t time_us)
 }
 
 /*
- * Nobody asks for hours, so that counters expire, or just do not.  Time does not pass: all
- * clocks are set, when nothing is under way.
+ * No request for hours, so that counters expire, or only almost.  No events
+ * pass: all clocks are set, when no command is under way.
  */
 static void
 silence(void)
@@ -263,7 +263,7 @@ silence(void)
 	}
 }
 
-/* All is over when it is calm. */
+/* A random duration, which ends before the calm. */
 static int64_t
 for_us(int64_t most_us)
 {
@@ -346,7 +346,10 @@ restart(fault fault)
 		step_at_boot(s);
 }
 
-/* What is left in its sockets goes with the old process. */
+/*
+ * A new process of the server: commands in its sockets are lost with the old
+ * process.
+ */
 static void
 start_anew(int s, int64_t down_us, bool silent)
 {
@@ -362,8 +365,8 @@ start_anew(int s, int64_t down_us, bool silent)
 }
 
 /*
- * Its clock was wrong when it started: its uptime is too long from then on.  Where all
- * data are kept, this would be a clock that is set forward.
+ * The clock was wrong when the server started, so its uptime is too long.  Not
+ * for a server that keeps all data: there this would be a clock set forward.
  */
 static void
 step_at_boot(int s)
@@ -376,10 +379,10 @@ step_at_boot(int s)
 }
 
 /*
- * A minority of the nodes is out, most often until their keys have expired, and comes
- * back with all data.  The next do so when these have been back for long enough.  One
- * that was stopped may first execute what is left in its sockets: keys that nobody
- * wants, for a ttl.
+ * A minority of the nodes fails, most often until their keys have expired, and
+ * returns with all data.  The next minority fails after a pause.  A stopped
+ * node may first execute commands left in its sockets, which creates unwanted
+ * keys for a ttl.
  */
 static void
 roll(void)
@@ -421,7 +424,7 @@ flush(int s)
 static void
 stop_broker(int h)
 {
-	/* leases end meanwhile, now and then */
+	/* sometimes leases end before the new broker starts */
 	int64_t down_us = for_us(w.plan.rolling ? w.plan.ttl_us / 16
 							 : chance(4)    ? w.plan.ttl_us * 2
 											: w.plan.ttl_us / 2);
@@ -467,17 +470,17 @@ void
 fault_calm(void)
 {
 	int64_t max_ttl_us = w.plan.longer * w.plan.max_ttl_us;
-	/* quarantine; then the rest of a key; then a round, and the pauses between */
+	/* quarantine; then the rest of a key; then a round, and its pauses */
 	int64_t bound_us = 2 * max_ttl_us - core_validity_us(max_ttl_us) +
 					   w.plan.longer * w.plan.ttl_us + 4 * w.plan.answer_us + 5 * w.plan.retry_us +
 					   60 * w.plan.delay_us + 30 * MS;
-	/* others were named before it by the last release, and don't come */
+	/* hosts named before it by the last release may not come */
 	bound_us += 16 * rules_hold_back_us(2 * w.plan.delay_us);
-	if (w.plan.faults & FAULT_BIT(FAULT_WORD)) /* or are made up, or a crowd */
+	if (w.plan.faults & FAULT_BIT(FAULT_WORD)) /* and forged waiters, or a forged crowd */
 		bound_us += WAITERS_MAX * 100 * MS + 5 * w.plan.retry_us;
 
 	w.calm = true;
-	tell("no more faults; all let go, and host %c asks", HOST_NAME(w.last_host));
+	tell("no more faults; all sessions release, and host %c asks", HOST_NAME(w.last_host));
 	bound_us += bound_us / 50 + 2 * w.plan.longer * w.plan.ttl_us;
 	if (!w.plan.measured)
 		bound_us = w.plan.ttl_us; /* keys may live for days */
@@ -487,8 +490,8 @@ fault_calm(void)
 }
 
 /*
- * SET NX PX on all nodes, a majority within the validity, compare-and-delete: as
- * the published algorithm says, and with a clock that is right.
+ * The published algorithm, with a correct clock: SET NX PX on all nodes, a
+ * majority within the validity, compare-and-delete.
  */
 static void
 plain_begins(int resource)

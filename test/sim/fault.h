@@ -1,6 +1,6 @@
 /*
  * fault.h
- *		What goes wrong by itself, and the plain Redlock client.
+ *		Faults that occur by themselves, and the plain Redlock client.
  */
 #ifndef SIM_FAULT_H
 #define SIM_FAULT_H
@@ -12,10 +12,10 @@ extern void fault_happens(void);             /* EVENT_FAULT */
 extern void fault_calm(void);                /* EVENT_CALM */
 extern void fault_plain(const event *event); /* EVENT_PLAIN */
 
-/* The plain client holds this lock. */
+/* Does the plain client hold this lock? */
 extern bool fault_plain_is_valid(int resource);
 
-/* This secret is, or was, the plain client's. */
+/* Is, or was, this secret the plain client's? */
 extern bool fault_is_plain(uint32_t secret);
 
 #endif /* SIM_FAULT_H */

@@ -1,6 +1,6 @@
 /*
  * host.c
- *		One host: its clocks, its processes, and what happens to them; see host.h.
+ *		One host: its clocks, its processes, and their faults; see host.h.
  */
 #include "host.h"
 
@@ -18,7 +18,7 @@
 #include "story.h"
 #include "word.h"
 
-/* What the driver knows of a command that is under way. */
+/* The driver's record of a command in flight. */
 #define SENT_BY(command)                                                                           \
 	(command)->entry, (command)->generation, (command)->round, (command)->op, (command)->why
 
@@ -41,7 +41,7 @@ host_now_us(int host)
 	return clock_us(LEASE_CLOCK(&hosts[host]));
 }
 
-/* When the clock of its leases will say so. */
+/* The true time at which the clock of leases shows clock_us. */
 int64_t
 host_true_time_us(int host, int64_t clock_us)
 {
@@ -54,7 +54,7 @@ host_wall_us(int host)
 	return WALL_US + clock_us(&hosts[host].wall);
 }
 
-/* Hosts know their nodes from earlier times, but for those that start later. */
+/* Hosts know their nodes from earlier times, except hosts that start late. */
 void
 host_begin(void)
 {
@@ -101,7 +101,7 @@ host_begin(void)
 			host_restart(h, 1 + dice_us(w.plan.length_us));
 	for (int i = 0; i < w.plan.asks; i++)
 	{
-		/* for all locks at once, now and then */
+		/* sometimes one host asks for all locks at once */
 		if (i % w.plan.names == 0 || chance(2))
 		{
 			at_us = w.now_us + dice_us(w.plan.length_us);
@@ -133,11 +133,11 @@ begin_clocks(host *host)
 		host->wall.offset_us = wrong_us[dice(6)] * (chance(2) ? 1 : -1);
 		host->wall.offset_us += dice_us(SECOND);
 	}
-	else if (w.plan.faults != 0) /* as NTP leaves them */
+	else if (w.plan.faults != 0) /* as NTP leaves clocks */
 		host->wall.offset_us = dice_us(w.plan.max_ttl_us / 8) - w.plan.max_ttl_us / 16;
 }
 
-/* By its last digits the turn is found: see DRIVER_PAUSES. */
+/* The last digits choose the turn: see DRIVER_PAUSES. */
 uint64_t
 host_hash(int resource)
 {
@@ -263,21 +263,21 @@ on_timer(const event *event)
 {
 	entry *entry = entry_at(event->host, event->entry);
 
-	take_queue(event->host); /* a pass begins with it */
+	take_queue(event->host); /* a pass begins with the queue */
 	if (event->tag != entry->timer_tag)
 		return;
 	entry->timer_at_us = 0;
 	driver_on_timer(&hosts[event->host].driver, event->entry, host_now_us(event->host));
 }
 
-/* The broker is woken, and sees it in its next pass. */
+/* Wakes the broker, which reads the entry's wish in its next pass. */
 void
 host_push(int h, int s)
 {
 	host *host = &hosts[h];
 
 	if (host->broker_down)
-		return; /* its successor looks at all */
+		return; /* the next broker reads all entries */
 	if (!entry_at(h, s)->queued)
 	{
 		entry_at(h, s)->queued = true;
@@ -311,8 +311,8 @@ take_queue(int h)
 }
 
 /*
- * Releases of other locks fill a node and are answered, one time in three, each node at
- * another; and never for the last to ask.
+ * Models releases of other locks: they fill each node for one third of the
+ * time, at different times.  The last request finds all nodes free.
  */
 static void
 crowd(int h)
@@ -346,7 +346,7 @@ send_releases(int h)
 		!release_queue_is_idle(&host->driver.releases, host->driver.world->can_send(&host->driver)))
 	{
 		host->room_at_us = w.now_us + w.plan.crowd_us;
-		later(host->room_at_us, EVENT_TIMER, h, 0, 0, 0); /* of no lease: tags begin at 1 */
+		later(host->room_at_us, EVENT_TIMER, h, 0, 0, 0); /* for no lease: tags begin at 1 */
 	}
 }
 
@@ -378,7 +378,8 @@ host_on_answer(int h, int n, const command *command, const answer *answer)
 	if (answer->error == NODE_NOSCRIPT)
 		wire_at(h, n)->by_text = true;
 	if (command->op == CORE_OP_ACQUIRE && answer->reply == CORE_REPLY_YES && answer->token == 0)
-		event.reply = CORE_REPLY_UNKNOWN; /* the key is there, but no counter: see script.c */
+		event.reply =
+			CORE_REPLY_UNKNOWN; /* the key exists, but the counter is missing: see script.c */
 	if (driver_on_answer(&hosts[h].driver, n, &(DriverSent){SENT_BY(command)}, lacks_script,
 						 host_now_us(h)))
 	{
@@ -392,7 +393,10 @@ host_on_answer(int h, int n, const command *command, const answer *answer)
 		peer_lose(h, n, "it forgot its marker");
 }
 
-/* A question that a round waits for is asked again, where the connection is replaced. */
+/*
+ * A command was lost with its connection.  The driver asks again over the
+ * replacement, if a round waits for the answer.
+ */
 void
 host_on_lost(int h, int n, const command *command, bool replacing)
 {
@@ -400,7 +404,7 @@ host_on_lost(int h, int n, const command *command, bool replacing)
 						  host_now_us(h));
 }
 
-/* The successor adopts the leases: all connections are gone. */
+/* The new broker adopts the leases.  All connections are closed. */
 static void
 on_broker(const event *event)
 {
@@ -430,7 +434,7 @@ on_settled(const event *event)
 	driver_serve(&hosts[event->host].driver, host_now_us(event->host));
 }
 
-/* No lease, and nothing on the wires. */
+/* Has no host a lease, or a command in flight? */
 bool
 host_all_idle(void)
 {
@@ -448,9 +452,7 @@ host_all_idle(void)
 	return true;
 }
 
-/*
- * Faults
- */
+/* Faults */
 
 void
 host_pause(int h, int64_t for_us)
@@ -469,7 +471,7 @@ host_stop_broker(int h, int64_t for_us)
 		if (wire_at(h, n)->state != WIRE_DOWN)
 			wire_close(h, n);
 		else
-			wire_at(h, n)->epoch++; /* nobody is there to connect later */
+			wire_at(h, n)->epoch++; /* no reconnect: the broker is down */
 		wire_at(h, n)->watched = false;
 	}
 	for (int s = 0; s < w.plan.entries; s++)
@@ -487,8 +489,8 @@ host_stop_broker(int h, int64_t for_us)
 }
 
 /*
- * A crash of the server, or its restart: shared memory is new.  Its leases are gone
- * and not released, and it meets all nodes for the first time.
+ * A crash of the server, or its restart: shared memory is new.  Leases are
+ * gone without a release, and the host meets all nodes for the first time.
  */
 void
 host_restart(int h, int64_t for_us)

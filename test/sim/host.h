@@ -14,14 +14,14 @@
 #define QUEUE_MAX 3 /* sessions at a gate */
 #define KNOWN_MAX (ENTRIES_MAX + RESOURCES_MAX)
 
-/* The owner of an entry.  What the broker knows of it is the wish alone. */
+/* The owner of an entry.  The broker reads only the wish. */
 typedef enum owner
 {
-	OWNER_NOBODY, /* nobody yet, or nobody any more */
-	OWNER_ASKS,   /* waits for an answer, or has not yet read it */
+	OWNER_NOBODY, /* not yet taken, or released */
+	OWNER_ASKS,   /* waits for an answer, or has not yet read the answer */
 	OWNER_HOLDS,
-	OWNER_DETACHED, /* no session: who knows the token works, prolongs and gives back */
-	OWNER_VANISHED  /* without a word: its process is gone, its wish is there */
+	OWNER_DETACHED, /* no session: callers with the token prolong and release */
+	OWNER_VANISHED  /* its process died without a release; the wish remains */
 } owner;
 
 typedef struct entry
@@ -32,46 +32,46 @@ typedef struct entry
 	int resource;
 	Wish wish;
 	owner owner;
-	bool was_detached; /* also when it was released */
+	bool was_detached; /* remains set after the release */
 	bool queued;       /* for the broker */
 	uint32_t secret;
 	bool once;
-	bool told;     /* the outcome */
-	bool returned; /* a session was told a token */
+	bool told;     /* the outcome was reported to the owner */
+	bool returned; /* a session got a token */
 	bool forgiven; /* its debts were forgotten */
 	int64_t ttl_us;
 	int64_t hold_at_most_us;
-	int64_t hold_until_us; /* of its holder, from the grant or a hand-over on; 0: no limit */
+	int64_t hold_until_us; /* holder's limit, since the grant or a hand-over; 0: no limit */
 	bool detach;           /* its owner detaches it */
-	int64_t keep_us;       /* the key stays so long after the grant, even if released */
-	int span;              /* sessions that may hold it */
+	int64_t keep_us;       /* how long after the grant the key stays, even if released */
+	int span;              /* sessions that may hold the lease in turn */
 	int handovers;
 	int64_t last_token;       /* of the grant, or its bound since a renewal */
-	int64_t more_tokens_us;   /* more are asked for, and come by then or do not */
-	int64_t relisted_true_us; /* its nodes are others since then */
+	int64_t more_tokens_us;   /* more tokens are requested and come by then, or not at all */
+	int64_t relisted_true_us; /* when its list of nodes last changed */
 	int64_t keep_idle_us;
-	bool may_stay; /* as the nodes were told when it was asked for */
-	bool shared;   /* by `joined` sessions */
+	bool may_stay; /* may become idle, as the nodes were told */
+	bool shared;   /* held by `joined` readers */
 	int joined;
-	int64_t want_until_us; /* ... as long as nobody wants it alone */
+	int64_t want_until_us; /* a writer of another host waits until then */
 	int64_t idle_until_us; /* of WISH_IDLE */
-	int64_t looks_at_us;   /* the broker looks whether a stay or a hold is over */
-	bool wanted;           /* by other hosts, as the sessions know */
-	bool returns;          /* released, and sessions of this host wait on */
-	bool goes_on;          /* released, and the turn goes on with another entry */
+	int64_t looks_at_us;   /* when the broker next checks the idle time or the limit */
+	bool wanted;           /* other hosts wait, as the sessions know */
+	bool returns;          /* released while sessions of this host wait */
+	bool goes_on;          /* released; the turn goes on with another entry */
 	int64_t waits_since_us;
-	int64_t asked_us;    /* the broker began to ask */
-	int session;         /* who holds it; -1: nobody yet, or nobody any more */
+	int64_t asked_us;    /* when the broker began to ask */
+	int session;         /* the holder; -1: none */
 	int64_t timer_at_us; /* true time */
 	uint32_t timer_tag;
 } entry;
 
-/* Of the names with one hash. */
+/* The local queue of all names with one hash. */
 typedef struct gate
 {
-	int named;                /* the entry that is found by it; -1 */
-	int waiting;              /* sessions, */
-	uint8_t wants[QUEUE_MAX]; /* ... which resource each */
+	int named;                /* entry with the name; -1: none */
+	int waiting;              /* sessions in the queue */
+	uint8_t wants[QUEUE_MAX]; /* the resource each waits for */
 } gate;
 
 typedef struct host
@@ -82,27 +82,27 @@ typedef struct host
 	bool broker_down;
 	int64_t broker_began_us;
 	Driver driver;
-	/* its memory */
+	/* memory of the driver */
 	DriverEntry of_entry[ENTRIES_MAX];
 	Release release[ENTRIES_MAX];
 	WaitersKnown known[KNOWN_MAX];
 	bool known_used[KNOWN_MAX];
-	bool moves;         /* the lists of nodes change just now */
-	int64_t room_at_us; /* it is looked then whether there is room; true time */
-	core_mask crowded;  /* nodes that are full of other locks' releases */
+	bool moves;         /* the node lists are changing */
+	int64_t room_at_us; /* when the releases are next checked for room; true time */
+	core_mask crowded;  /* nodes full of other locks' releases */
 	gate gate[RESOURCES_MAX];
-	int queued[ENTRIES_MAX]; /* entries whose owner wishes something else, in order */
+	int queued[ENTRIES_MAX]; /* entries with a new wish, in order */
 	int queued_count;
-	bool pass_due; /* an EVENT_PASS is under way */
+	bool pass_due; /* an EVENT_PASS is scheduled */
 	struct
 	{
 		GuardMemory guard;
 		int failures;
 		bool in_use;
-		bool leaving; /* no longer listed, but some lease was granted by it */
-		int address;  /* by which it is known */
+		bool leaving; /* no longer listed, but serves a lease */
+		int address;  /* index in the operator's list of names */
 	} node[NODES_MAX];
-	core_mask members; /* the nodes that are listed */
+	core_mask members; /* the listed nodes */
 	core_lists lists;
 	Settling settling;
 	int64_t max_ttl_us;
@@ -116,19 +116,20 @@ extern host hosts[HOSTS_MAX];
 extern void host_begin(void);
 extern void host_handle(const event *event);
 extern void host_on_answer(int host, int node, const command *command, const answer *answer);
-extern uint32_t host_marker(int host, int node); /* that it knows; 0: none */
-extern bool host_is_valid(int host, int entry);  /* to the one who holds it */
+extern uint32_t host_marker(int host, int node); /* the marker known to the host; 0: none */
+extern bool host_is_valid(int host, int entry);  /* as its holder sees the lease */
 extern int64_t host_now_us(int host);
 extern int64_t host_true_time_us(int host, int64_t clock_us);
 
 extern int64_t host_wall_us(int host);
-extern uint64_t host_hash(int resource); /* of its name */
+extern uint64_t host_hash(int resource); /* of the lock's name */
 
 extern void host_on_lost(int host, int node, const command *command, bool replacing);
-extern bool host_forget_debt(int host); /* the oldest: an entry is needed.  False: none is owed */
-extern void host_push(int host, int entry); /* its owner wishes something else */
+extern bool
+host_forget_debt(int host); /* Forgets the oldest debt, to free an entry. False: no debt. */
+extern void host_push(int host, int entry); /* The owner changed its wish: wakes the broker. */
 
-/* A node of this host, from the one given on. */
+/* Returns the first node in use, from the given index on. */
 extern int host_node(int host, int node);
 
 static inline gate *
@@ -154,7 +155,7 @@ extern bool host_all_idle(void);
 /* Faults */
 extern void host_pause(int host, int64_t for_us);
 extern void host_stop_broker(int host, int64_t for_us);
-extern void host_restart(int host, int64_t for_us); /* it forgets all */
+extern void host_restart(int host, int64_t for_us); /* shared memory is lost */
 extern void host_calm(int host);
 
 #endif /* SIM_HOST_H */

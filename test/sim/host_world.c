@@ -1,9 +1,9 @@
 /*
  * host_world.c
- *		The world of the lease driver in the simulator; see host_world.h.
+ *		The driver's world in the simulator; see host_world.h.
  *
- * The functions are those of DriverWorld, where each is explained.  The checks of check.c look at
- * each step of a core by `watch`, and at what is sent and told.
+ * DriverWorld explains each function.  `watch` shows each step of a core to
+ * the checks of check.c; sent commands and reported outcomes are checked, too.
  */
 #include "host_world.h"
 
@@ -18,7 +18,7 @@
 #include "story.h"
 #include "word.h"
 
-/* Requests of a schedule that are aged. */
+/* Only this many requests of a schedule are aged. */
 #define AGED_MAX (ASKED_MAX / 4)
 
 static int64_t wall_clock_us(const Driver *driver);
@@ -30,12 +30,10 @@ static void on_forget(int host, int entry);
 static bool can_send_to(int host, core_mask nodes);
 static void grow_old(core_lease *lease);
 
-/* As it was before the step that is being watched. */
+/* The core before the step that is being watched. */
 static core_lease before;
 
-/*
- * The nodes
- */
+/* The nodes */
 
 static core_lists
 get_lists(const Driver *driver)
@@ -138,9 +136,7 @@ send_to_node(Driver *driver, int n, const DriverCommand *what)
 	later(w.now_us + w.plan.answer_us / 4, EVENT_OVERDUE, h, n, 0, wire->epoch);
 }
 
-/*
- * Clock, dice and timers
- */
+/* Clock, dice and timers */
 
 static int64_t
 wall_clock_us(const Driver *driver)
@@ -155,7 +151,7 @@ random_bits(Driver *driver)
 	return dice(UINT32_MAX);
 }
 
-/* Of the events for an entry the last alone counts: see timer_tag. */
+/* Only the last event of an entry counts: see timer_tag. */
 static void
 set_timer(Driver *driver, int s, int64_t wake_at_us)
 {
@@ -172,14 +168,12 @@ set_timer(Driver *driver, int s, int64_t wake_at_us)
 	if (at_us < w.now_us)
 		at_us = w.now_us;
 	if (entry->timer_at_us != 0 && entry->timer_at_us <= at_us)
-		return; /* it will find out that it is early */
+		return; /* the event fires early; the driver sets it again */
 	entry->timer_at_us = at_us;
 	later(at_us, EVENT_TIMER, driver->host, 0, s, ++entry->timer_tag);
 }
 
-/*
- * Other hosts
- */
+/* Other hosts */
 
 static void
 hear(Driver *driver, int entry, bool begin)
@@ -219,9 +213,7 @@ drop_waiters(Driver *driver, WaitersKnown *known)
 	hosts[driver->host].known_used[known - hosts[driver->host].known] = false;
 }
 
-/*
- * The owner
- */
+/* The owner */
 
 static void
 get_terms(const Driver *driver, int s, DriverTerms *terms)
@@ -287,7 +279,7 @@ tell_owner(Driver *driver, int s, DriverNews news, int64_t now_us)
 			check_outcome(h, s, CORE_GRANTED);
 			entry->told = true;
 			if (!rules_want_is_later(entry->want_until_us, entry->drive.core.round_began_us))
-				entry->want_until_us = 0; /* lease_set_state */
+				entry->want_until_us = 0; /* as lease_set_state does */
 			entry->hold_until_us = entry->drive.core.hold_until_us;
 			entry->last_token = entry->drive.core.bound;
 			session_told(h, s);
@@ -317,7 +309,7 @@ tell_owner(Driver *driver, int s, DriverNews news, int64_t now_us)
 	}
 }
 
-/* Its sessions hear of it, but for those that are stopped. */
+/* Tells the sessions of the loss, except stalled ones. */
 static void
 on_loss(int h, int s)
 {
@@ -327,7 +319,7 @@ on_loss(int h, int s)
 			later(w.now_us + 1 + dice_us(w.plan.delay_us), EVENT_DONE, h, 0, s, (uint32_t) i);
 }
 
-/* Deadlocks have a simulator of their own: deadlock.c. */
+/* Deadlocks have their own simulator: deadlock.c. */
 static void
 no_more_waits(Driver *driver, int entry)
 {
@@ -401,7 +393,7 @@ end_stay(Driver *driver, int s, int64_t now_us)
 	if (!end(driver->host, s, ENTRY_STAY_IS_OVER, now_us))
 		return false;
 	seen.stays_over++;
-	tell("host %c: request %u has stayed for long enough", HOST_NAME(driver->host),
+	tell("host %c: request %u was idle for long enough", HOST_NAME(driver->host),
 		 entry_at(driver->host, s)->secret);
 	return true;
 }
@@ -441,7 +433,7 @@ release_orphan(Driver *driver, int s, int64_t now_us)
 {
 	if (!end(driver->host, s, ENTRY_ORPHANED, now_us))
 		return false;
-	tell("host %c: request %u was left for nobody", HOST_NAME(driver->host),
+	tell("host %c: request %u has lost its owner", HOST_NAME(driver->host),
 		 entry_at(driver->host, s)->secret);
 	return true;
 }
@@ -460,7 +452,7 @@ want(Driver *driver, int entry)
 	session_want(driver->host, entry);
 }
 
-/* Permits have a simulator of their own: permits.c. */
+/* Permits have their own simulator: permits.c. */
 static void
 tell_permit(Driver *driver, int entry, int permit)
 {
@@ -490,9 +482,7 @@ free_entry(Driver *driver, int s)
 	entry->drive.generation++;
 }
 
-/*
- * Checks of each step
- */
+/* Checks of each step */
 
 static void
 watch(Driver *driver, int s, const core_event *event, const core_out *out)
@@ -530,23 +520,26 @@ before_step(int h, int s, const core_event *event)
 
 	assert(!hosts[h].broker_down);
 	if (event->type == CORE_ACQUIRE && w.plan.aged)
-		core->attempt = UINT32_MAX - dice(8); /* this entry has been used for long */
+		core->attempt = UINT32_MAX - dice(8); /* as if the entry had been used for long */
 	if (event->type == CORE_FORGET)
 		on_forget(h, s);
 	before = *core;
 }
 
-/* An entry is needed, or the request goes to other nodes. */
+/*
+ * The driver forgets a request's debts, to free an entry or to move the
+ * request to other nodes.
+ */
 static void
 on_forget(int h, int s)
 {
 	entry *entry = entry_at(h, s);
 
-	entry->forgiven = true; /* if its owner gives up just now */
+	entry->forgiven = true; /* the owner may be releasing it just now */
 	if (hosts[h].moves && can_send_to(h, entry->drive.core.members))
 		debt_forgotten(h, s);
 	else if (hosts[h].moves || entry->wish != WISH_NOTHING)
-		check_freed(h, s, true); /* its owner has not yet read that it failed */
+		check_freed(h, s, true); /* the owner has not yet read the failure */
 }
 
 static bool
@@ -559,8 +552,8 @@ can_send_to(int h, core_mask nodes)
 }
 
 /*
- * A request that has asked many times: near the last number of its attempts.  Each is
- * followed by another soon, and there is room for so many in a schedule.
+ * Ages a request: attempts come near their last number.  The next attempts
+ * pass it, for which SECRETS_MAX leaves room.
  */
 static void
 grow_old(core_lease *lease)
@@ -568,7 +561,7 @@ grow_old(core_lease *lease)
 	uint32_t attempt = CORE_ATTEMPT_MAX - dice(4);
 
 	if (lease->state == CORE_BUSY)
-		attempt--; /* it has not asked yet */
+		attempt--; /* this request has not asked yet */
 	for (int n = 0; n < w.plan.places; n++)
 		if (lease->node[n].attempt != 0)
 			lease->node[n].attempt = attempt;

@@ -1,17 +1,24 @@
 /*
  * host_world.h
- *		The world of the lease driver (src/driver/driver.h) in the simulator: the plan's
- *		messages, clocks and dice, and the entries of simulated sessions.
+ *		The lease driver's world (src/driver/driver.h) in the simulator:
+ *		messages, clocks and dice of the plan, and the entries of simulated
+ *		sessions.
  */
 #ifndef SIM_HOST_WORLD_H
 #define SIM_HOST_WORLD_H
 
 #include "host.h"
 
-/* A host's driver, when the broker begins: it knows nothing of the driver before. */
+/*
+ * Begins a host's driver, as a new broker does: nothing of the former driver
+ * remains.
+ */
 extern void host_world_begin(int host);
 
-/* Does the owner of the entry live, is it gone, or is the lease detached? */
+/*
+ * Does the owner of the entry live, is the owner gone, or is the lease
+ * detached?
+ */
 extern WishOwner host_owner_of(const entry *entry);
 
 #endif /* SIM_HOST_WORLD_H */

@@ -1,6 +1,6 @@
 /*
  * invariant.h
- *		A TAP test whose failure is told as mutants.pl wants it, too.
+ *		A TAP test whose failure has the format that mutants.pl reads.
  */
 #ifndef SIM_INVARIANT_H
 #define SIM_INVARIANT_H

@@ -1,17 +1,15 @@
 #!/usr/bin/perl
 #
-# mutants.pl: break a room of src/protocol or src/driver, or the simulated host in one place
-# at a time, and see that the simulator finds it.
+# mutants.pl: break a file of src/protocol or src/driver, or the simulated host in one place
+# at a time, and check that the simulator finds the mutant.
 #
 #	mutants.pl [--jobs N] [--seconds N] [--cc "COMMAND"] [NAME ...]
 #
-# A mutant of "program: crowd" is for crowd.c, one of "program: deadlock" for deadlock.c, one of
-# "program: together" for together.c, one of "program: permits" for permits.c, one of "program: changes" for
-# changes.c, the others are for the simulator.
+# A mutant with "program: crowd", deadlock, together, permits or changes runs the program of this name;
+# all others run the simulator.
 #
-# Works in a temporary directory with copies; the table is mutants.txt.  A mutant
-# is compiled without the assertions of core and guard, so that it is the
-# invariants that must find it.  Writes TAP: one test for each mutant, and one for the original.
+# Reads mutants.txt, and works with copies in a temporary directory.  Mutants are compiled without
+# assertions, so the invariants must find them.  Writes TAP: one test for each mutant.
 use strict;
 use warnings;
 
@@ -23,17 +21,17 @@ use Time::HiRes 'time';
 
 my $sim = dirname(abs_path($0));
 my $src = abs_path("$sim/../../src");
-# each may take long where the machine is slow: only what survives takes all of it
+# a limit for slow machines: only a surviving mutant uses all of it
 my ($jobs, $seconds, $cc) = (2, 300, $ENV{CC} || 'gcc');
 GetOptions('jobs=i' => \$jobs, 'seconds=i' => \$seconds, 'cc=s' => \$cc) or exit 2;
 
 my $unit_dir = abs_path("$sim/../unit");
-my @flags = ('-std=c99', '-O2', '-w', '-DNDEBUG', "-I$sim", "-I$unit_dir", "-I$src"); # two have a node.h
+my @flags = ('-std=c99', '-O2', '-w', '-DNDEBUG', "-I$sim", "-I$unit_dir", "-I$src"); # node.h exists twice
 my @core = qw(core core_acquire core_debts core_renew);
 my @units = (@core, qw(sim world plan story node wire word host reload peer session operator fault check debt laws
   entry guard hearing local_node node_index release_queue rules settling waiters wish host_world driver/driver driver/turns));
 my %program = (crowd => [@core, qw(crowd node driver/turns hearing local_node rules waiters)], deadlock => [qw(deadlock probe)], together => [qw(together several)],
-  permits => [qw(permits protocol/permits)], # two have this name
+  permits => [qw(permits protocol/permits)], # permits.c exists twice
   changes => [@core, qw(changes hosts overlap standing steps words)]);
 my $dir = tempdir(CLEANUP => 1);
 my $main = $$;
@@ -80,7 +78,7 @@ printf "1..%d\n", $test;
 printf "# %d mutants, %d killed\n", $test, $test - $failed;
 exit($failed ? 1 : 0);
 
-# Blocks as mutants.txt explains.
+# Returns the blocks of the table; mutants.txt explains their form.
 sub read_table
 {
 	my ($file) = @_;
@@ -132,7 +130,7 @@ sub compile
 	return system(split(' ', $cc), @flags, '-c', '-o', $to, $from) == 0;
 }
 
-# Returns "invariant seed seconds", or why there is none.
+# Builds and runs a mutant.  Returns "seed N invariant N seconds N", or why no invariant was violated.
 sub try_mutant
 {
 	my ($mutant) = @_;
@@ -145,7 +143,7 @@ sub try_mutant
 	close($in);
 	foreach my $edit (@{ $mutant->{edits} })
 	{
-		# the end of a line may be inside what is replaced
+		# the text to replace may end within a line
 		my ($old, $new) = ($edit->{old}, $edit->{new});
 		chomp($old, $new);
 		my $count = () = $text =~ /\Q$old\E/g;
@@ -161,7 +159,7 @@ sub try_mutant
 	system(split(' ', $cc), '-o', $name, @objects) == 0 or return "it does not link";
 
 	my $faults = $mutant->{faults} ? "--faults $mutant->{faults}" : '';
-	# what the world sees of it, not the laws of the core (17)
+	# the world must find the mutant, not the laws of the core (17)
 	my $options = $other ? '' : "--seconds $seconds --min-faults 0 --skip 17 $faults";
 	my $said = `$name $options 2>&1`;
 	my $taken = sprintf('%.1f', time() - $began);

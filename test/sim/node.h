@@ -34,7 +34,7 @@ node_number(local_id secret)
 	return (uint32_t) secret.low;
 }
 
-/* A host whose turn is next, as a release says. */
+/* A host whose turn is next, as a release names it. */
 typedef struct told_waiter
 {
 	uint64_t host;
@@ -44,35 +44,35 @@ typedef struct told_waiter
 typedef struct command
 {
 	core_op op;
-	int resource; /* which lock; its name is in the key */
+	int resource; /* the lock; its name is in the key */
 	uint32_t secret;
 	uint32_t attempt;
-	int64_t ttl_ms;               /* release: what becomes of the key, as in redlock.lua */
+	int64_t ttl_ms;               /* release: the key's fate, as in redlock.lua */
 	int64_t proposal;             /* acquire */
-	uint32_t marker;              /* acquire: what must be there */
+	uint32_t marker;              /* acquire: the marker that must be there */
 	int64_t counter;              /* confirm: granted; renew: bound; release: tombstone */
-	int64_t token;                /* confirm; renew: what the bound becomes */
-	int64_t waited_us;            /* acquire: what the holder's host is told; -1: it is a try */
-	int permit;                   /* the key is of this permit of a lock; 0: it is of a lock */
-	node_data *lock_data;         /* ... the node's of that lock */
-	const node_data *permit_data; /* ... [0] of the queue, [n] of permit n, ... */
-	int permits_known;            /* ... up to this one; there are no others */
+	int64_t token;                /* confirm; renew: the new bound */
+	int64_t waited_us;            /* acquire: how long the host has waited; -1: a try */
+	int permit;                   /* the number of the permit; 0: the key is of a lock */
+	node_data *lock_data;         /* ... the node's data of the lock */
+	const node_data *permit_data; /* ... [0]: of the queue, [n]: of permit n */
+	int permits_known;            /* ... the last permit with data */
 	int permits;                  /* acquire of a permit: how many the lock has */
-	int64_t ended; /* release: the token of the lease, as waiters are told; 0: none */
-	int waiting;   /* release: so many of them are named */
+	int64_t ended;                /* release: the lease's token, for waiters; 0: none */
+	int waiting;                  /* release: number of named waiters */
 	told_waiter waiter[WAITERS_MAX];
-	/* what the shell remembers of it */
-	int host;         /* its id, less one, is in the value */
-	bool may_stay;    /* so is this */
-	int says_permits; /* so is this number; 0: none */
-	bool shared;      /* it is one of readers, and so is this */
+	/* the shell's record */
+	int host;         /* its id, less one; the id is part of the value */
+	bool may_stay;    /* part of the value */
+	int says_permits; /* part of the value; 0: none */
+	bool shared;      /* by a reader; part of the value */
 	int entry;
 	uint32_t generation;
 	uint32_t round;
-	core_event_type why; /* the event that asked for it */
+	core_event_type why; /* the event that caused the command */
 	int64_t sent_us;
-	uint32_t batch; /* those of one number are executed by one call of the script */
-	bool by_text;   /* of which the script's text was sent along */
+	uint32_t batch; /* commands of one number are one call of the script */
+	bool by_text;   /* the script's text was sent along */
 } command;
 
 typedef enum node_error
@@ -88,17 +88,17 @@ typedef struct answer
 {
 	core_reply reply;
 	node_error error;
-	int64_t token;     /* a granted acquire; a renewal that the counter refuses */
+	int64_t token;     /* a granted acquire; a renewal refused by the counter */
 	int64_t busy_ms;   /* a refused acquire */
 	uint32_t holder;   /* a refused acquire: the secret in the way */
-	bool may_stay;     /* a refused acquire: of what is in the way */
-	int waiting;       /* a refused acquire: as many hosts wait for the release */
-	local_tells tells; /* it publishes */
-	int holder_host;   /* ... to this one, by its id */
-	bool tells_queue;  /* ... also to those who wait for any permit */
-	int free_permit;   /* a refused acquire of a permit: another; 0: none is free */
-	bool in_front;     /* a refused acquire: it is told that nobody waits */
-	bool shared;       /* a refused acquire: readers are in the way; ... to all of these: */
+	bool may_stay;     /* a refused acquire: the lease in the way may be idle */
+	int waiting;       /* a refused acquire: how many hosts wait for the release */
+	local_tells tells; /* a published message */
+	int holder_host;   /* ... to this host, by its id */
+	bool tells_queue;  /* ... also to waiters for any permit */
+	int free_permit;   /* a refused acquire of a permit: a free one; 0: none */
+	bool in_front;     /* a refused acquire: the first in the queue */
+	bool shared;       /* a refused acquire: readers are in the way, and all get the message */
 	int readers;
 	int reader_host[LOCAL_READERS_MAX];
 } answer;

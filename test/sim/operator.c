@@ -2,22 +2,22 @@
  * operator.c
  *		Changes of settings; see operator.h.
  *
- * redlock.max_ttl is raised on one host after the other, before a call makes use of
- * it, and lowered when no lease is longer any more, and as long has passed as it was.
+ * redlock.max_ttl is raised on one host after the other, before a call uses
+ * the new limit.  The operator lowers it when no lease is longer any more, and
+ * the raised max_ttl has passed since.
  *
- * The prefix of keys changes at any time, on one host or another: who asks later asks
- * for another lock, by the same name.
+ * The prefix of keys changes at any time, on any host.  The same name then
+ * means another lock.
  *
- * redlock.nodes changes by steps: one node is added, or removed, or called by
- * another name.  During a step each host has the one list or the other, and may be
- * given either at any time, since each majority of the one shares a server with each
- * of the other.  The next step begins when all hosts have one list in force, no
- * lease is left that was asked by the other, and max_ttl has passed since, or the
- * longest time for which a key is kept after its release.
+ * redlock.nodes changes by steps: one node is added, removed, or renamed.
+ * During a step each host has either list, and may be given either at any
+ * time: each majority of one list shares a server with each majority of the
+ * other.  The next step begins when all hosts have one list in force, no lease
+ * asked by the other list remains, and the longest max_ttl has passed since.
  *
- * Or by redlock.nodes_next (plan.joint): the new list is any list at all.  At first each
- * host has the old list or both; when all have both, and all leases are settled, each has
- * both or the new one.
+ * With redlock.nodes_next (plan.joint) the new list is any list.  At first
+ * each host has the old list or both.  When all hosts have both, and each
+ * lease is on all lists, each host gets both or the new list.
  */
 #include "operator.h"
 
@@ -26,7 +26,7 @@
 #include "reload.h"
 #include "story.h"
 
-/* Of addresses: those from here on are other names of the servers. */
+/* Addresses from here on are other names of the same servers. */
 #define ALIAS SERVERS_MAX
 
 enum
@@ -38,23 +38,23 @@ enum
 
 static struct
 {
-	list lists[3]; /* before the step, and after it; both */
+	list lists[3]; /* indexed by OLD, NEW, BOTH */
 	bool settled;  /* joint: no host has the old list alone any more */
 	bool under_way;
-	int aim;            /* the list that all get in the end; -1: open yet */
-	int has[HOSTS_MAX]; /* which of them */
-	int64_t over_us;    /* nothing of the other list is left since then; 0: not so */
+	int aim;            /* the list for all hosts in the end; -1: undecided */
+	int has[HOSTS_MAX]; /* the index of each host's list */
+	int64_t over_us;    /* when the last lease of the other list ended; 0: not yet */
 } nodes;
 
 static enum {
 	LOW,
 	RAISING, /* on one host after the other */
-	HIGH,    /* calls may make use of it */
-	ENDING,  /* ... no more */
+	HIGH,    /* calls may use the longer ttl */
+	ENDING,  /* calls may not use it any more */
 	LOWERING
 } max_ttl;
 
-static int64_t longest_over_us; /* ENDING: no lease is longer since then; 0: not so */
+static int64_t longest_over_us; /* ENDING: when the last longer lease ended; 0: not yet */
 
 static void change_nodes(void);
 static void change_prefix(int host);
@@ -163,7 +163,10 @@ change_max_ttl(void)
 	}
 }
 
-/* To the next host that has another.  Returns whether there was one. */
+/*
+ * Gives max_ttl_us to the next host with another value.  Returns whether there
+ * was such a host.
+ */
 static bool
 give_max_ttl(int64_t max_ttl_us)
 {
@@ -180,7 +183,7 @@ give_max_ttl(int64_t max_ttl_us)
 	return false;
 }
 
-/* As redlock_locks tells, on all hosts. */
+/* As redlock_locks shows on all hosts. */
 static bool
 is_longer_in_use(void)
 {
@@ -240,11 +243,11 @@ end_step(void)
 	for (int h = 0; h < w.plan.hosts; h++)
 		nodes.has[h] = 0;
 	tell("operator: nothing is left of another redlock.nodes");
-	/* order between what was acquired before the step and after it rests on clocks */
+	/* tokens from before and after the step are in order by clocks alone */
 	check_relisted();
 }
 
-/* Gives it to one that has another; false. */
+/* Gives the list to one host without it.  Returns true if all hosts have it. */
 static bool
 all_have_aim(void)
 {
@@ -276,13 +279,13 @@ change_jointly(void)
 		seen.settled++;
 		nodes.settled = true;
 		nodes.aim = -1;
-		check_relisted(); /* those of the new list may be asked alone from now on */
+		check_relisted(); /* from now on the new list may be asked alone */
 	}
 	else if (is_over())
 		end_step();
 }
 
-/* As redlock_stats.unsettled and kept_until tell. */
+/* As redlock_stats.unsettled and kept_until show. */
 static bool
 all_settled(void)
 {
@@ -298,7 +301,10 @@ all_settled(void)
 	return true;
 }
 
-/* Servers by their first names: one that is in both lists has one entry. */
+/*
+ * The new list is random.  Servers have their first names, so a server of both
+ * lists has one address.
+ */
 static void
 begin_joint_step(void)
 {
@@ -398,7 +404,7 @@ give(int h, int which)
 	later(w.now_us + dice_us(w.plan.delay_us), EVENT_RELOAD, h, 0, 0, 0);
 }
 
-/* Asks as the query of docs/how-to/add-or-remove-a-node.md does, on all hosts. */
+/* The query of docs/how-to/add-or-remove-a-node.md, on all hosts. */
 static bool
 is_over(void)
 {

@@ -1,6 +1,7 @@
 /*
  * operator.h
- *		The operator, who changes settings while locks are in use, as README.md says.
+ *		The operator, who changes settings while locks are in use, as
+ *		docs/how-to says.
  */
 #ifndef SIM_OPERATOR_H
 #define SIM_OPERATOR_H
@@ -9,19 +10,22 @@
 
 #define LIST_MAX SERVERS_MAX
 
-/* A redlock.nodes, and a redlock.nodes_next: addresses.  Two may be of one server. */
+/*
+ * The nodes of redlock.nodes and redlock.nodes_next, as addresses.  Two
+ * addresses may be of one server.
+ */
 typedef struct list
 {
 	int count;
 	int address[LIST_MAX];
-	bool now[LIST_MAX];  /* is in the one, */
-	bool next[LIST_MAX]; /* ... in the other */
+	bool now[LIST_MAX];  /* is in redlock.nodes */
+	bool next[LIST_MAX]; /* is in redlock.nodes_next */
 } list;
 
 extern void operator_begin(void);
 extern void operator_acts(void); /* EVENT_OPERATOR */
 
-/* What the file of this host says. */
+/* The list in the file of this host. */
 extern const list *operator_list(int host);
 extern int operator_server(int address);
 

@@ -1,6 +1,6 @@
 /*
  * peer.c
- *		Connections to nodes, as the broker sees them; see peer.h.
+ *		A broker's connections to nodes; see peer.h.
  */
 #include "peer.h"
 
@@ -10,7 +10,10 @@
 static void replace(int host, int node);
 static GuardVerdict ask_guard(int host, int node);
 
-/* What was sent and not answered may have been executed or not, or may still be. */
+/*
+ * Closes a connection.  The fate of unanswered commands is unknown: executed,
+ * lost, or still to be executed.
+ */
 void
 peer_lose(int h, int n, const char *why)
 {
@@ -27,8 +30,8 @@ peer_lose(int h, int n, const char *why)
 }
 
 /*
- * The node may be slow, or the connection dead: a new one is made, and the cores are
- * not told of the questions that a round waits for.
+ * The node may be slow, or the connection dead.  Connects again, without
+ * telling the cores of questions that a round waits for.
  */
 static void
 replace(int h, int n)
@@ -44,7 +47,7 @@ replace(int h, int n)
 	later(w.now_us + 1, EVENT_CONNECT, h, n, 0, wire->epoch);
 }
 
-/* Doubles from ttl/16 to ttl/2, less up to half. */
+/* Pauses double from ttl/16 to ttl/2, less up to half. */
 void
 peer_connect_later(int h, int n)
 {
@@ -99,7 +102,7 @@ peer_on_handshake(const event *event)
 	{
 		tell("host %c: node %d is the same server as another", HOST_NAME(h), n + 1);
 		wire_close(h, n);
-		/* when the other has left, this one is none */
+		/* when the other name has left, this one is no twin */
 		if (!w.calm || hosts[h].node[hosts[h].node[n].guard.twin - 1].leaving)
 			peer_connect_later(h, n);
 		return;

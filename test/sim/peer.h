@@ -1,7 +1,8 @@
 /*
  * peer.h
- *		What src/broker/node.c and node_checks.c do: time-outs, reconnecting, the handshake.
- *		src/protocol/guard.c itself decides what follows from the handshake.
+ *		The work of src/broker/node.c and node_checks.c: time-outs,
+ *		reconnecting, the handshake.  src/protocol/guard.c decides the
+ *		consequences of a handshake.
  */
 #ifndef SIM_PEER_H
 #define SIM_PEER_H

@@ -1,20 +1,20 @@
 /*
  * permits.c
- *		Sessions that want one of several permits of a lock, with the real decisions.
+ *		Sessions share the permits of a lock, with the real decisions.
  *
- * What the nodes do is told as shortly as it can be: one place grants a permit or refuses it,
- * and names another that is free, or none, while the queue is held none to other hosts.  The
- * queue is an exclusive lock with an order.  Who has it is told of releases, by messages that
- * may be late, doubled or lost.  A session runs when something has happened since it ran last,
- * as by a latch, and may be stopped before.
+ * The nodes are abridged: one place grants a permit, or refuses it and names a
+ * free permit.  While the queue is held, other hosts get none.  The queue is
+ * an exclusive lock with an order.  The queue's holder gets messages about
+ * releases, which may be late, doubled or lost.  A session runs when an event
+ * has occurred since its last run, as by a latch, and may stall before.
  *
- * Protects from: more holders than permits; a permit that is free while somebody waits; a
- * session that waits for ever, or longer than it wants to; one that comes before those in the
- * queue, or goes on as if it had a queue that it has lost; more exchanges than needed; what is
- * left when all is over.
+ * Protects from: more holders than permits; a free permit while a session
+ * waits; a session beyond its timeout, or without an end; a session that
+ * overtakes the queue, or continues with a lost queue; needless exchanges;
+ * permits or places that remain at the end.
  *
- * Prints TAP.  A check that fails is told as "# seed N violates invariant 21: ..." as well,
- * as mutants.pl wants it.
+ * Prints TAP.  A failed check also prints "# seed N violates invariant 21:
+ * ...", for mutants.pl.
  */
 #include <assert.h>
 #include <inttypes.h>
@@ -36,10 +36,12 @@
 #define EVENTS_MAX 4096
 
 #define TTL_US SECOND
-#define STOPPED_US (2 * SECOND) /* who is stopped for so long loses the queue */
+#define STOPPED_US (2 * SECOND) /* a stalled session loses the queue after this time */
 
-/* In them a told release leads to a grant: the message, a round of tries that is under way, and
- * another one. */
+/*
+ * Delays from a published release to a grant: the message, a round in flight,
+ * and another round.
+ */
 #define SOON_DELAYS 8
 
 typedef struct story
@@ -47,13 +49,13 @@ typedef struct story
 	int hosts;
 	int sessions; /* of each host */
 	int n;
-	int other_n;   /* of every third host; 0: all say the same */
+	int other_n;   /* of every third host; 0: the same for all */
 	bool tries;    /* some do not wait */
 	bool unheard;  /* messages are late, doubled or lost */
-	bool dies;     /* who holds a permit, now and then */
-	bool stops;    /* sessions are stopped now and then */
-	bool gives_up; /* some are cancelled, or wait for a time */
-	bool loses;    /* the queue is lost now and then */
+	bool dies;     /* sometimes a holder dies */
+	bool stops;    /* sometimes a session stalls */
+	bool gives_up; /* some are cancelled, or have a timeout */
+	bool loses;    /* sometimes the queue is lost */
 	int64_t delay_us;
 	int64_t hold_us;
 	int64_t length_us;
@@ -61,19 +63,19 @@ typedef struct story
 
 typedef enum event_type
 {
-	BEGIN,     /* a session wants a permit */
-	ASKS,      /* a command is there */
-	GIVES,     /* ... that gives a permit back */
-	ENTERS,    /* ... that asks for the queue */
-	LEAVES,    /* ... that gives it back */
-	ANSWERS,   /* an answer is there */
-	HAS_QUEUE, /* ... that of the queue */
-	TOLD,      /* a message is there: a permit was released */
-	RUNS,      /* a session looks what there is */
-	LOOKS,     /* ... by itself */
-	DONE,      /* it has held its permit for long enough */
+	BEGIN,     /* a session asks for a permit */
+	ASKS,      /* a command arrives: acquire */
+	GIVES,     /* ... release */
+	ENTERS,    /* ... enter the queue */
+	LEAVES,    /* ... leave the queue */
+	ANSWERS,   /* an answer arrives */
+	HAS_QUEUE, /* ... the queue is granted */
+	TOLD,      /* a message arrives: a permit was released */
+	RUNS,      /* a session runs after an event */
+	LOOKS,     /* a session looks by itself */
+	DONE,      /* a session releases its permit */
 	DIES,
-	EXPIRES, /* the permit of one that died */
+	EXPIRES, /* the permit of a dead session */
 	LOSES,   /* the queue */
 	CANCELLED,
 	TIME_OVER
@@ -86,7 +88,7 @@ typedef struct event
 	int session;
 	int permit;
 	uint64_t id;
-	bool yes; /* ANSWERS: it is granted; GIVES: it was held */
+	bool yes; /* ANSWERS: granted; GIVES: held before */
 } event;
 
 typedef enum doing
@@ -105,9 +107,9 @@ typedef struct session
 	doing doing;
 	bool is_woken;
 	int64_t stopped_until_us;
-	int64_t since_us; /* it wants one */
+	int64_t since_us; /* when it began to want a permit */
 
-	int permit; /* is asked for, or held; 0: none */
+	int permit; /* the permit it asks for or holds; 0: none */
 	uint64_t request;
 	bool is_answered;
 	bool is_granted;
@@ -138,7 +140,7 @@ static struct
 {
 	uint64_t owner; /* a request; 0: free */
 	int64_t freed_us;
-	bool told; /* in time, to who has the queue */
+	bool told; /* published in time, to the queue's holder */
 } permits[N_MAX + 1];
 
 static struct
@@ -146,10 +148,10 @@ static struct
 	uint64_t ticket;
 	int session;
 	int64_t since_us;  /* on its host */
-} queue[SESSIONS_MAX]; /* the first has it */
+} queue[SESSIONS_MAX]; /* the first has the queue */
 
 static int queued;
-static int64_t queue_us; /* it has it since then */
+static int64_t queue_us; /* when the first got it */
 
 static struct
 {
@@ -167,14 +169,14 @@ static struct
 	int64_t looks;
 	int64_t asks;
 
-	int64_t many;     /* more held than there are */
-	int64_t beyond;   /* asked for a permit that is none of its own */
-	int64_t idle;     /* free too long while one waited */
-	int64_t overtook; /* was granted one before those in the queue */
+	int64_t many;     /* more holders than permits */
+	int64_t beyond;   /* asked for a permit beyond its own number */
+	int64_t idle;     /* free too long while a session waited */
+	int64_t overtook; /* was granted a permit before the queue */
 	int64_t again;    /* asked twice for one permit in a round */
-	int64_t astray;   /* asked as if it had the queue, or need not have it */
-	int64_t misled;   /* waited, looked or gave up, and should not */
-	int64_t late;     /* waited longer than it wanted to */
+	int64_t astray;   /* asked without the queue it needs */
+	int64_t misled;   /* waited, looked or failed without reason */
+	int64_t late;     /* waited longer than its timeout */
 	int64_t stuck;
 	int64_t left;
 } seen, total;
@@ -207,7 +209,7 @@ later(int64_t in_us, event_type type, int i, int permit, uint64_t id, bool yes)
 	events[event_count++] = (event){now_us + in_us, type, i, permit, id, yes};
 }
 
-/* What waited for this session to run or to sleep for long enough. */
+/* Drops a session's events of one type. */
 static void
 forget(int i, event_type type)
 {
@@ -222,7 +224,7 @@ delay_us(void)
 	return s.delay_us / 2 + dice((uint32_t) s.delay_us / 4 + 1);
 }
 
-/* Over the connection of a host to the nodes, or back: nothing overtakes. */
+/* Over a host's connection to the nodes, or back: in order. */
 static int64_t
 way_us(int i, bool back)
 {
@@ -269,7 +271,10 @@ asks(const event *event)
 	later(way_us(i, true), ANSWERS, i, free, event->id, granted);
 }
 
-/* Who has the queue is told in time, or late, twice or not at all. */
+/*
+ * Tells the queue's holder in time, late, twice or not at all.  Returns
+ * whether in time.
+ */
 static bool
 tell(int permit)
 {
@@ -325,7 +330,7 @@ leaves(uint64_t ticket)
 		}
 }
 
-/* By another session of its host, which has it or asks for it. */
+/* By another session of the host, as holder or with a request. */
 static bool
 is_taken(const session *own, int permit)
 {
@@ -335,7 +340,7 @@ is_taken(const session *own, int permit)
 	return false;
 }
 
-/* Of those that are free none may wait for long for who has the queue and could take it. */
+/* No permit may stay free for long if the queue's holder could take it. */
 static void
 look_for_idle(void)
 {
@@ -350,7 +355,10 @@ look_for_idle(void)
 			continue;
 		if (is_taken(first, p))
 		{
-			/* it is asked for in vain, and nobody tells when that is over */
+			/*
+			 * it is asked for in vain, and no message tells when the request
+			 * ends
+			 */
 			permits[p].freed_us = now_us;
 			permits[p].told = false;
 			continue;
@@ -370,7 +378,7 @@ look_for_idle(void)
 
 /* ---- the sessions ---- */
 
-/* It runs soon, once for all that happens until then. */
+/* Makes the session run soon, once for all events until then. */
 static void
 wake(int i)
 {
@@ -457,7 +465,10 @@ hold(int i)
 		  0, 0, false);
 }
 
-/* If it was asked for, it may have been granted meanwhile: nobody is told of that release. */
+/*
+ * A requested permit may have been granted by now; no message tells of its
+ * release.
+ */
 static void
 give_back(int i)
 {
@@ -469,7 +480,7 @@ give_back(int i)
 	own->permit = 0;
 }
 
-/* False: it is taken. */
+/* Returns false if a session of this host has the permit. */
 static bool
 try(int i)
 {
@@ -487,7 +498,8 @@ try(int i)
 		memset(own->asked, 0, sizeof(own->asked));
 		own->round_told = own->told;
 	}
-	seen.again += own->asked[permit] && own->told == own->round_told; /* else it began another */
+	seen.again +=
+		own->asked[permit] && own->told == own->round_told; /* else it began another round */
 	own->asked[permit] = true;
 	seen.asks++;
 	own->doing = ASKING;
@@ -531,7 +543,7 @@ go_on(int i, permits_step step)
 				own->was_queued = true;
 				own->ticket = ++ids;
 				own->entered_us = now_us;
-				own->told = dice(3); /* whatever its entry was told before */
+				own->told = dice(3); /* earlier messages of its entry */
 				own->told_permit = PERMITS_NONE_FREE;
 				if (own->search.deadline_us <= now_us)
 				{
@@ -596,7 +608,7 @@ run_session(int i)
 	own->is_woken = false;
 	if ((own->doing == ASKING && !own->is_answered) ||
 		(own->doing == QUEUEING && own->place == PERMITS_OUTSIDE) || own->doing == HOLDING)
-		return; /* it sleeps on */
+		return; /* sleeps on */
 	forget(i, LOOKS);
 	if (own->doing == ASKING && own->is_granted)
 	{
@@ -649,7 +661,7 @@ has_queue(const event *event)
 	seen.queues++;
 	own->place = PERMITS_IN_QUEUE;
 	wake(event->session);
-	/* its host hears of releases from now on; it may have missed one */
+	/* the host subscribes from now on, and may have missed a release */
 	later(s.delay_us + delay_us(), TOLD, event->session, PERMITS_NONE_FREE, 0, false);
 	if (s.loses && dice(10) == 0)
 		later(dice((uint32_t) SECOND), LOSES, event->session, 0, event->id, false);
@@ -737,7 +749,7 @@ handle(const event *event)
 			break;
 		case TIME_OVER:
 			if (own->doing != QUEUEING || own->place != PERMITS_OUTSIDE)
-				break; /* it sees that itself */
+				break; /* the session notices by itself */
 			seen.timed_out++;
 			end(i);
 			break;
@@ -761,7 +773,7 @@ prepare(const story *story)
 		sessions[i] = (session){.host = i / s.sessions};
 }
 
-/* What gives a session a reason to ask once, or twice. */
+/* Events that allow a session one exchange, or two. */
 static int64_t
 reasons(void)
 {
@@ -790,7 +802,10 @@ run_until(int64_t until_us)
 	now_us = until_us;
 }
 
-/* Until nobody wants one any more, or for long after all should have had theirs. */
+/*
+ * Runs until all sessions are idle, or long after all should have had a
+ * permit.
+ */
 static void
 finish(void)
 {
@@ -820,7 +835,7 @@ run(const story *story)
 
 #define check(good, ...) check_invariant(21, seed, good, __VA_ARGS__)
 
-/* All come to an end, soon and in their order, and nothing is left. */
+/* All sessions end, soon and in order, and nothing remains. */
 static void
 test_contended(void)
 {
@@ -841,7 +856,7 @@ test_contended(void)
 					   .delay_us = delays_us[number % 3],
 					   .length_us = 60 * SECOND};
 
-		/* so that permits are what is short, or turns in the queue */
+		/* so that permits are scarce, or turns in the queue */
 		story.hold_us = MS + story.n * story.delay_us * (1 + number / 3 % 4);
 		while (story.sessions > 1 && story.hosts * story.sessions > (2 + number % 4) * story.n)
 			story.sessions--;
@@ -875,7 +890,7 @@ test_contended(void)
 	   total.looks, total.stopped, total.died, total.cancelled, total.timed_out, total.in_vain);
 }
 
-/* Hosts that come at once find one each without meeting. */
+/* Hosts that come at once find a permit each, without collisions. */
 static void
 test_spread(void)
 {
@@ -896,9 +911,9 @@ test_spread(void)
 }
 
 /*
- * Of one session, while others have some permits for ever: one exchange if that is free at
- * which it begins, or two, and when all are held one for each time that it looks, and one for
- * that of which it is told.
+ * One session, while others hold some permits for ever.  If the first permit
+ * it tries is free, it needs one exchange, else two.  If all are held, it
+ * needs an exchange for each look, and one for a published permit.
  */
 static void
 test_exchanges(void)
@@ -938,7 +953,7 @@ test_exchanges(void)
 					more += seen.held != 1 || seen.asks > 2;
 					continue;
 				}
-				/* one before it has the queue, one with that, and one when it hears of releases */
+				/* first try; try with the queue; try after the subscription */
 				more += seen.held != 0 || seen.asks != 3;
 				run_until(10 * SECOND);
 				looks += seen.looks;

@@ -1,19 +1,19 @@
 /*
  * plan.c
- *		What a seed makes of a world: its size, its times, and what may go wrong.
+ *		The decisions of a seed: size, times and faults of the world.
  *
- * Faults are chosen as a swarm: each schedule has its own few classes, so that
- * those which hide each other also come alone.
+ * Each schedule has a few classes of faults, chosen like a swarm: faults that
+ * hide each other also come alone.
  */
 #include "protocol/lua.h"
 #include "world.h"
 
-/* Without what is a shape of the world. */
+/* All faults but the changes of settings, and `several`. */
 #define ALL (FAULT_BIT(FAULT_RELOAD_NODES) - 1)
 
 uint64_t plan_allowed = FAULT_BIT(FAULTS) - 1;
 
-/* Those after which a lease may be held twice: only tokens keep order then. */
+/* A lease may have two holders after these: only tokens keep order. */
 #define BEYOND                                                                                     \
 	(FAULT_BIT(FAULT_NODE_FORWARD) | FAULT_BIT(FAULT_HOST_WILD) | FAULT_BIT(FAULT_STRANGER) |      \
 	 FAULT_BIT(FAULT_EVICT) | FAULT_BIT(FAULT_SUSPEND))
@@ -21,7 +21,7 @@ uint64_t plan_allowed = FAULT_BIT(FAULTS) - 1;
 #define FORGETFUL                                                                                  \
 	(FAULT_BIT(FAULT_RESTART_LOST) | FAULT_BIT(FAULT_ROLLBACK) | FAULT_BIT(FAULT_FLUSH))
 
-/* Those which leave majorities alone. */
+/* Faults that leave majorities alone. */
 #define BESIDE_ROLLING                                                                             \
 	(FAULT_BIT(FAULT_ROLLING) | FAULT_BIT(FAULT_WALL_WRONG) | FAULT_BIT(FAULT_WALL_JUMP) |         \
 	 FAULT_BIT(FAULT_HOST_DRIFT) | FAULT_BIT(FAULT_NODE_DRIFT) | FAULT_BIT(FAULT_APP_PAUSE) |      \
@@ -73,9 +73,9 @@ plan_make(plan *plan, uint64_t seed)
 		plan->places = plan->joint ? NODES_MAX : plan->nodes + 1 + (int) dice(2);
 		if (plan->joint)
 		{
-			/* its keys are at the nodes of one list alone */
+			/* its keys are at the nodes of one list only */
 			plan->faults &= ~FAULT_BIT(FAULT_PLAIN);
-			/* a server that restarts does not know what it left to be kept */
+			/* a restarted server does not know its kept keys */
 			plan->keep = plan->keep || chance(2);
 			if (plan->keep)
 				plan->faults &= ~FAULT_BIT(FAULT_SERVER);
@@ -98,7 +98,10 @@ plan_make(plan *plan, uint64_t seed)
 	plan->sane = plan->measured && !wall_wrong;
 }
 
-/* One, most often.  The hash of a name is rarely that of another, its place by turns sometimes. */
+/*
+ * Most often one resource.  Two names rarely share a hash, and sometimes a
+ * turn.
+ */
 static void
 choose_resources(plan *plan)
 {
@@ -132,7 +135,7 @@ choose_faults(void)
 
 	if (often == 0)
 		return 0;
-	/* a short list of faults is a wish to see them together */
+	/* a short list of faults asks for their combinations */
 	if (__builtin_popcountll(plan_allowed & ALL) < FAULT_RELOAD_NODES / 3)
 		often = 2;
 	for (int i = 0; i < FAULT_SEVERAL; i++)
@@ -149,13 +152,18 @@ choose_faults(void)
 		if (!chance(3))
 			faults &= ~FAULT_BIT(FAULT_ROLLING);
 	}
-	/* a plain client knows no quarantine, so lost data would be no fault of ours */
+	/*
+	 * a plain client ignores quarantines, and data loss would break its leases
+	 */
 	if (faults & (FORGETFUL | FAULT_BIT(FAULT_TWIN)))
 		faults &= ~FAULT_BIT(FAULT_PLAIN);
-	/* who meets nodes for the first time believes their age */
+	/* a host without memory of a node believes the node's age */
 	if (faults & FAULT_BIT(FAULT_SERVER))
 		faults &= ~FAULT_BIT(FAULT_BOOT_STEP);
-	/* so does who is told of a node again; and a plain client reads no settings of ours */
+	/*
+	 * a host with a changed list believes the age, too; a plain client reads
+	 * none of our settings
+	 */
 	if (faults & FAULT_BIT(FAULT_RELOAD_NODES))
 		faults &= ~(FAULT_BIT(FAULT_BOOT_STEP) | FAULT_BIT(FAULT_TWIN) | FAULT_BIT(FAULT_PLAIN) |
 					FAULT_BIT(FAULT_ROLLING));
@@ -181,7 +189,7 @@ choose_times(plan *plan)
 		plan->answer_us = plan->ttl_us / 5;
 	if (plan->faults != 0 && chance(4))
 		plan->delay_us *= 3;
-	/* a node that is well answers in time: the way there and back takes up to three delays */
+	/* a healthy node answers in time: both ways take up to three delays */
 	if (plan->delay_us > plan->answer_us / 4)
 		plan->delay_us = plan->answer_us / 4;
 	plan->retry_us = plan->ttl_us / 20 + dice_us(plan->ttl_us / 5);
@@ -195,9 +203,9 @@ choose_times(plan *plan)
 }
 
 /*
- * One outage after the other while the lock is held, and others wait for it.  The
- * network is fast: those who ask for what is held stand in each other's way for
- * three messages, and must leave a moment for the holder.
+ * One outage after the other while the lock is held and sessions wait.  The
+ * network is fast: requests for a held lock collide for three messages, and
+ * must leave a moment for the holder.
  */
 static void
 roll(plan *plan)

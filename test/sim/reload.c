@@ -2,7 +2,7 @@
  * reload.c
  *		The nodes of a host; see reload.h.
  *
- * The names are those of src/broker/members.c, where there are such.
+ * Functions that model src/broker/members.c have the names from there.
  */
 #include "reload.h"
 
@@ -15,7 +15,7 @@
 #include "protocol/node_index.h"
 #include "story.h"
 
-/* How often it is tried to put a list wholly into force. */
+/* Pause between attempts to put a list into force. */
 #define RECONFIGURE_US (w.plan.ttl_us / 4)
 
 static bool assign_indexes(int host, const list *list, int *place);
@@ -123,8 +123,9 @@ open_nodes(int h, const list *list, const int *place)
 		if (hosts[h].node[n].in_use)
 			continue;
 		/*
-		 * A mutant that keeps the memory can't be found from outside: another server has
-		 * another run_id, so the guard takes it for a restart, which is more cautious.
+		 * A mutant that keeps the memory cannot be found from outside: another
+		 * server has another run_id, so the guard assumes a restart and is
+		 * more cautious.
 		 */
 		memset(&hosts[h].node[n], 0, sizeof(hosts[h].node[n]));
 		hosts[h].node[n].in_use = true;
@@ -136,7 +137,7 @@ open_nodes(int h, const list *list, const int *place)
 	}
 }
 
-/* Requests go to the new nodes, and leases get the lists in force. */
+/* Moves requests to the new nodes, and gives leases the lists in force. */
 static void
 move_leases(int h)
 {
@@ -147,7 +148,10 @@ move_leases(int h)
 	hosts[h].moves = false;
 }
 
-/* Returns whether none is left that still serves a lease. */
+/*
+ * Closes nodes that serve no lease.  Returns true when no leaving node
+ * remains.
+ */
 static bool
 close_left_nodes(int h)
 {
@@ -194,7 +198,7 @@ close_left_node(int h, int n)
 	if (wire->state != WIRE_DOWN)
 		wire_close(h, n);
 	else
-		wire->epoch++; /* it is not connected any more */
+		wire->epoch++; /* stops reconnecting */
 	wire->watched = false;
 	hosts[h].node[n].in_use = hosts[h].node[n].leaving = false;
 }

@@ -1,6 +1,6 @@
 /*
  * reload.h
- *		What src/broker/members.c does when redlock.nodes has changed.
+ *		The work of src/broker/members.c after a change of redlock.nodes.
  */
 #ifndef SIM_RELOAD_H
 #define SIM_RELOAD_H
@@ -8,10 +8,10 @@
 #include "world.h"
 
 extern void reload_on_reload(const event *event);
-extern void reload_nodes(int host);  /* the list in the host's file comes into force */
+extern void reload_nodes(int host);  /* puts the list of the host's file into force */
 extern void reload_forget(int host); /* shared memory is new */
 
-/* Is what the file says in force? */
+/* Is the list of the host's file in force? */
 extern bool reload_is_done(int host);
 
 #endif /* SIM_RELOAD_H */

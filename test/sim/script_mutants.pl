@@ -1,18 +1,18 @@
 #!/usr/bin/perl
 #
-# script_mutants.pl: break redlock.lua in one place at a time, and see that conformance.c finds
+# script_mutants.pl: break redlock.lua in one place at a time, and check that conformance.c finds
 # each broken script.
 #
 #	script_mutants.pl [--jobs N] [--share K/N] [--list] [--line FROM-TO] [PATTERN]
 #
-# Each line of the script is mutated: the line is dropped; a condition, or a part of one, becomes
-# true or false; a comparison, "and", "or", "not", a sum, math.max, a number, a text or the key of a
-# command becomes another; a protected call becomes an unprotected one.  A mutant is a text like "before ==> after".  script_equivalents.txt
-# lists the mutants that do the same as the script, with the reason; they are not run, but each
-# entry must fit a mutant.
+# The program mutates each line of the script.  It drops the line; replaces a condition, or a part of
+# it, by true or false; changes a comparison, "and", "or", "not", a sum, math.max, a number, a text or
+# the key of a command; and makes a protected call unprotected.  A mutant is a text like
+# "before ==> after".  script_equivalents.txt lists equivalent mutants, with the reason.  The program
+# does not run these, but each entry must fit a mutant.
 #
-# --share K/N runs each Nth mutant, from the Kth on; --line only those of such lines; PATTERN only
-# those whose text matches; --list runs none and shows them.  A mutant that survives is run again
+# --share K/N runs each Nth mutant, from the Kth on; --line only mutants of these lines; PATTERN only
+# mutants with a matching text; --list shows the mutants and runs none.  A surviving mutant runs again
 # with more sequences and another seed.  Writes TAP: one test for each mutant.
 use strict;
 use warnings;
@@ -30,14 +30,14 @@ my ($part, $parts) = $share =~ m{^(\d+)/(\d+)$} or die "--share is K/N\n";
 my ($from, $to)    = $lines =~ m{^(\d+)-(\d+)$};
 my ($wanted)       = @ARGV;
 
-# Each seed and number of sequences that a mutant has to survive.
+# Seed and number of sequences of each run.  A mutant survives if it survives all runs.
 my @runs = ([ 20240607, 400 ], [ 99, 800 ]);
 
 # A run that takes longer has no verdict.
 my $seconds = 300;
 
-# A run without a verdict is repeated, as a slow machine may be the reason.  A mutant without a verdict
-# in all of these runs counts as found: the script does not end, for instance.
+# A run without a verdict is repeated, because the machine may be slow.  A mutant without any verdict
+# counts as found: its script may not end, for instance.
 my $tries = 3;
 
 my $dir = tempdir(CLEANUP => 1);
@@ -100,12 +100,12 @@ sub report
 
 	$test++;
 	$failed++ unless $good;
-	# a text may have what TAP takes for a directive
+	# TAP reads "#" as the beginning of a directive
 	print $good ? '' : 'not ', "ok $test - ", $what =~ s/#/\\#/gr, "\n";
 	return;
 }
 
-# Does conformance.c fail with it?  1: yes; 2: it never ended with a verdict; 0: no.
+# Does conformance.c fail with the mutant?  1: yes; 2: no run gave a verdict; 0: no.
 sub is_found
 {
 	my ($mutant, $id) = @_;
@@ -131,7 +131,8 @@ sub is_found
 	return 0;
 }
 
-# A reason in lines that begin with "#", then the mutants that it is of.
+# Returns the reason of each equivalent mutant.  In the file a reason, in lines that begin with "#",
+# precedes its mutants.
 sub read_equivalents
 {
 	my ($file) = @_;
@@ -150,7 +151,7 @@ sub read_equivalents
 	return %reason;
 }
 
-# In the order of the lines.  The nth line of a text is told from the others by its number.
+# Returns all mutants in the order of the lines.  Equal lines get a number.
 sub all_mutants
 {
 	my (@all, %times);
@@ -184,7 +185,7 @@ sub mutants_of
 		push @new, "$1 true then", "$1 false then";
 	}
 	push @new, parts_of($line);
-	# operators and words, each where it is
+	# operators and words, place by place
 	push @new, each_place($line, qr/(?<![~<>=])==(?!=)/, sub { '~=' });
 	push @new, each_place($line, qr/~=/, sub { '==' });
 	push @new, each_place($line, qr/<(?!=)/, sub { '<=' });
@@ -201,16 +202,16 @@ sub mutants_of
 	push @new, each_place($line, qr/\btry(?=\()/, sub { 'call' });
 	push @new, each_place($line, qr/\btrue\b/, sub { 'false' }) if $line !~ /^until/;
 	push @new, each_place($line, qr/\bfalse\b/, sub { 'true' });
-	# numbers; long ones are times, and tests know these no better
+	# numbers; long numbers are times, which tests know roughly
 	push @new, each_place($line, qr/(?<![\w.'%\\])\d+(?![\w.'])/, sub { $_[0] < 1000 ? $_[0] + 1 : 2 * $_[0] + 1 });
-	# texts, but for those that people read, the names of commands, and a key that never is
+	# texts, except messages for people, names of commands, and a key that never exists
 	push @new, each_place($line, qr/'(?:[^'\\]|\\.)*'/, sub { $_[0] =~ /^'(?:[A-Z]+'$| |ERR |\\0none')/ ? $_[0] : "'x" . substr($_[0], 1) });
 	# keys of commands
 	push @new, each_place($line, qr/(?<=', )(?:key|lock|queue|readers|counter_key|bar|other_key)\b(?! \.\. '\\0none')/, sub { "'x' .. $_[0]" });
 	return @new;
 }
 
-# Where it matches outside of a text; each of the subs makes one mutant of each place.
+# Makes a mutant by each of the subs, for each match outside of a text.
 sub each_place
 {
 	my ($line, $what, @subs) = @_;
@@ -232,7 +233,7 @@ sub each_place
 	return @new;
 }
 
-# Each operand of "and" and "or" is left out: it becomes what decides nothing.
+# Leaves out each operand of "and" and "or": true or false takes its place, which decides nothing.
 sub parts_of
 {
 	my ($line) = @_;
@@ -252,8 +253,8 @@ sub parts_of
 	return @new;
 }
 
-# What stands in front of the next "and", "or", "then" or end of the parentheses.  Words are met from
-# both sides.
+# Returns the text before the next "and", "or", "then" or closing parenthesis.  The text may be
+# reversed, and so the words.
 sub operand
 {
 	my ($text) = @_;

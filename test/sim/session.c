@@ -2,7 +2,7 @@
  * session.c
  *		Sessions; see session.h.
  *
- * The names are those of src/shared/lease*.c, where there are such.
+ * Functions that model src/shared/lease*.c have the names from there.
  */
 #include "session.h"
 
@@ -14,7 +14,7 @@
 #include "protocol/rules.h"
 #include "story.h"
 
-#define LAST 1 /* tag of the request that comes when all is calm */
+#define LAST 1 /* tag of the last request, when all faults have ended */
 
 static void come(int host, int resource, bool last);
 static int named(int host, int resource);
@@ -39,7 +39,7 @@ static void ask_for_tokens(int host, int entry);
 static int next_wants(int host, int resource);
 static void next_asks(int host, int resource);
 
-/* The lease is theirs now. */
+/* The session has the lease now: plans its writes and its end. */
 static void
 begin(int h, int s, int resource, int64_t token, bool handed_over)
 {
@@ -53,7 +53,7 @@ begin(int h, int s, int resource, int64_t token, bool handed_over)
 	entry->returned = true;
 	if (id < 0)
 	{
-		/* there is no room to remember it */
+		/* no room to record the session */
 		if (entry->shared)
 			leave(h, s, id);
 		else
@@ -73,11 +73,14 @@ begin(int h, int s, int resource, int64_t token, bool handed_over)
 		detach(h, s, hold_us);
 	if (chance((uint32_t) w.plan.write_odds))
 		later(w.now_us + dice_us(hold_us), EVENT_WRITE, h, 0, s, (uint32_t) id);
-	if (!entry->detach || w.calm || !chance(3)) /* else it is forgotten */
+	if (!entry->detach || w.calm || !chance(3)) /* else the detached lock is forgotten */
 		later(w.now_us + hold_us, EVENT_DONE, h, 0, s, (uint32_t) id);
 }
 
-/* Some go on with it for longer, be it in the last moment. */
+/*
+ * Detaches the lease of a session.  Some callers prolong it, perhaps in the
+ * last moment.
+ */
 static void
 detach(int h, int s, int64_t hold_us)
 {
@@ -156,7 +159,10 @@ come(int h, int resource, bool last)
 	}
 }
 
-/* The entry that has the name.  One that was lost has it no more, whoever knows. */
+/*
+ * Returns the entry that the name leads to, or -1.  A lost lease has no name,
+ * even before the broker's owner reads of the loss.
+ */
 static int
 named(int h, int resource)
 {
@@ -169,7 +175,7 @@ Entry
 session_entry(int h, int s)
 {
 	const entry *entry = entry_at(h, s);
-	int most = w.plan.spent + entry->span; /* as many tokens as sessions may have */
+	int most = w.plan.spent + entry->span; /* tokens that sessions may get */
 	Entry values = {.wish = entry->wish,
 					.shared = entry->shared,
 					.wanted = entry->wanted,
@@ -196,7 +202,7 @@ session_entry(int h, int s)
 														  : LEASE_WAITING;
 	if (values.last_token - values.first_token + 1 > most)
 		values.last_token = values.first_token + most - 1;
-	/* more tokens do not help sessions that are too many */
+	/* more tokens do not help beyond the hand-over limit */
 	if (entry->handovers + 1 < most)
 		values.more_tokens_us = entry->more_tokens_us;
 	return values;
@@ -246,7 +252,10 @@ open_entry(int h, int resource, bool last, bool shared)
 	int s = named(h, resource) < 0 ? find_entry(h) : -1;
 	entry *entry;
 
-	/* a new broker frees what was given up when its nodes have settled */
+	/*
+	 * A new broker frees released entries only after it has probed all nodes
+	 * once: try again.
+	 */
 	if (s < 0 && last && !w.late)
 		later(w.now_us + w.plan.retry_us, EVENT_ASK, h, resource, 0, LAST);
 	if (s < 0 || (!last && w.secrets + 1 >= ASKED_MAX))
@@ -273,7 +282,8 @@ open_entry(int h, int resource, bool last, bool shared)
 	entry->hold_at_most_us = shared ? 0 : hold_at_most_us();
 	entry->hold_until_us = 0;
 	entry->detach = entry->hold_at_most_us > 0 && chance(2);
-	entry->span = entry->ttl_us > w.plan.ttl_us ? 1 : w.plan.span; /* nobody else wants that ttl */
+	entry->span =
+		entry->ttl_us > w.plan.ttl_us ? 1 : w.plan.span; /* no other session asks for this ttl */
 	entry->handovers = w.plan.spent;
 	entry->drive.turn_handovers = 0;
 	entry->keep_idle_us = last ? 0 : keep_idle_us();
@@ -292,8 +302,8 @@ open_entry(int h, int resource, bool last, bool shared)
 }
 
 /*
- * The next session wants other terms than the lease in hand-over has, so asks the nodes: go_on of
- * src/shared/lease.c.
+ * The next session's terms do not fit the lease in hand-over, so the session
+ * asks the nodes: go_on of src/shared/lease.c.
  */
 static void
 open_other(int h, int s, int resource, bool shared)
@@ -318,7 +328,10 @@ open_other(int h, int s, int resource, bool shared)
 	host_push(h, s);
 }
 
-/* What a session asks for: not always the same; a millisecond at least. */
+/*
+ * A session's keep_idle: often the plan's, sometimes less, but a millisecond
+ * at least.
+ */
 static int64_t
 keep_idle_us(void)
 {
@@ -327,7 +340,7 @@ keep_idle_us(void)
 	return chance(4) ? MS + dice_us(w.plan.keep_idle_us / 2) : w.plan.keep_idle_us;
 }
 
-/* From a moment to more than two ttls; 0: without a limit. */
+/* A session's limit: up to more than two ttls; 0: no limit. */
 static int64_t
 hold_at_most_us(void)
 {
@@ -337,7 +350,9 @@ hold_at_most_us(void)
 					 : w.plan.ttl_us / 2 + dice_us(2 * w.plan.ttl_us);
 }
 
-/* From one step of a session to its next: it may be stopped meanwhile. */
+/*
+ * Time from one step of a session to the next; a stalled session takes longer.
+ */
 static int64_t
 moment_us(void)
 {
@@ -362,7 +377,7 @@ session_on_asked(const event *event)
 	host_push(event->host, event->entry);
 }
 
-/* It is cancelled near that moment, now and then. */
+/* The session reads the outcome later.  Some are cancelled about then. */
 void
 session_told(int h, int s)
 {
@@ -377,8 +392,8 @@ session_told(int h, int s)
 }
 
 /*
- * wait_for_answer of src/session/request.c: what the broker has told is not believed
- * beyond its end.
+ * wait_for_answer of src/session/request.c: the session checks by itself that
+ * a granted lease is still valid.
  */
 void
 session_on_read(const event *event)
@@ -397,7 +412,8 @@ session_on_read(const event *event)
 	if (validity_us(h, s) == 0)
 	{
 		seen.too_late++;
-		tell("host %c: who asked for request %u finds it lost", HOST_NAME(h), entry->secret);
+		tell("host %c: the session of request %u finds its lease lost", HOST_NAME(h),
+			 entry->secret);
 		give_up(h, s);
 		return;
 	}
@@ -407,7 +423,9 @@ session_on_read(const event *event)
 	begin(h, s, entry->resource, rules_token(entry->drive.first_token, entry->handovers), false);
 }
 
-/* When too many are owed something, what is owed is forgotten. */
+/*
+ * Returns a free entry, or -1.  Forgets the oldest debts if no entry is free.
+ */
 static int
 find_entry(int h)
 {
@@ -420,7 +438,7 @@ find_entry(int h)
 	return -1;
 }
 
-/* The owner is done. */
+/* The owner is done: the lease is kept idle, handed over, or released. */
 static void
 end_holding(int h, int s)
 {
@@ -440,7 +458,7 @@ end_holding(int h, int s)
 	{
 		store_idle(h, s, &values);
 		check_stay(h, s);
-		tell("host %c: request %u stays with nobody", HOST_NAME(h), entry->secret);
+		tell("host %c: request %u is kept idle", HOST_NAME(h), entry->secret);
 		if (entry->idle_until_us < entry->looks_at_us)
 			host_push(h, s);
 		if (release.waiting > 0)
@@ -458,7 +476,7 @@ end_holding(int h, int s)
 	}
 	else
 		entry->returns = values.returns;
-	tell("host %c: the owner of request %u lets it go", HOST_NAME(h), entry->secret);
+	tell("host %c: the owner releases request %u", HOST_NAME(h), entry->secret);
 	free_name(h, s);
 	host_push(h, s);
 	next_asks(h, entry->resource);
@@ -475,13 +493,16 @@ store_idle(int h, int s, const Entry *values)
 	entry->wish = values->wish;
 }
 
-/* The session that asked goes without the lock, whatever the broker has told by now. */
+/*
+ * The asking session goes without the lock, even if the broker has granted it
+ * by now.
+ */
 static void
 give_up(int h, int s)
 {
 	entry *entry = entry_at(h, s);
 
-	tell("host %c: who asked for request %u gives up", HOST_NAME(h), entry->secret);
+	tell("host %c: the session of request %u stops without the lock", HOST_NAME(h), entry->secret);
 	free_name(h, s);
 	host_push(h, s);
 	next_asks(h, entry->resource);
@@ -489,7 +510,7 @@ give_up(int h, int s)
 		later(w.now_us + w.plan.retry_us, EVENT_ASK, h, entry->resource, 0, LAST);
 }
 
-/* Its name is free from here on, if another has not got it since this one was lost. */
+/* Frees the name, unless another entry took it since this lease was lost. */
 static void
 free_name(int h, int s)
 {
@@ -502,7 +523,6 @@ free_name(int h, int s)
 	entry_at(h, s)->session = -1;
 }
 
-/* A session that comes through the gate finds its name free. */
 void
 session_disown(int h, int s)
 {
@@ -526,7 +546,10 @@ ask_for_tokens(int h, int s)
 	host_push(h, s);
 }
 
-/* The next at the gate leaves it, for what it wants. */
+/*
+ * Takes the first session out of the gate's queue.  Returns the lock it asks
+ * for.
+ */
 static int
 next_wants(int h, int resource)
 {
@@ -546,7 +569,6 @@ next_asks(int h, int resource)
 	later(w.now_us + dice_us(w.plan.delay_us), EVENT_NEXT, h, next_wants(h, resource), 0, 0);
 }
 
-/* Waiters see that a lease was lost, and that its name is free. */
 void
 session_lost(int h, int s)
 {
@@ -565,7 +587,7 @@ session_on_take(const event *event)
 	if (may(FAULT_CANCEL) && chance(8))
 	{
 		seen.fault[FAULT_CANCEL]++;
-		gate->waiting = 0; /* nobody comes for it */
+		gate->waiting = 0; /* all waiters are cancelled */
 		return;
 	}
 	if (entry->drive.generation == event->tag && wish_has_no_holder(entry->wish))
@@ -596,7 +618,7 @@ session_on_take(const event *event)
 	next_asks(h, event->node);
 }
 
-/* The next at the gate, which wants the lock for the ttl that the entry has. */
+/* The request of the next session at the gate, with the entry's ttl. */
 static EntryRequest
 request_of(int h, int s, int resource, bool shared)
 {
@@ -609,7 +631,10 @@ request_of(int h, int s, int resource, bool shared)
 						  .keep_idle_us = keep_idle_us()};
 }
 
-/* The broker is woken if it would see the end of the hold too late. */
+/*
+ * The next session takes the lease over.  Wakes the broker if it would look
+ * too late for the new limit.
+ */
 static void
 take_over(int h, int s, const EntryRequest *request)
 {
@@ -658,12 +683,12 @@ session_recall(int h, int s)
 	if (!entry_ends(&values, host_owner_of(entry), ENTRY_RECALLED, 0))
 		return;
 	seen.recalled++;
-	tell("host %c: request %u is wanted elsewhere", HOST_NAME(h), entry->secret);
+	tell("host %c: request %u is recalled", HOST_NAME(h), entry->secret);
 	session_disown(h, s);
 	host_push(h, s);
 }
 
-/* A waiter is cancelled, or its time is over; perhaps when it was just granted. */
+/* A waiter is cancelled, or its time is over; perhaps just after the grant. */
 void
 session_on_cancel(const event *event)
 {
@@ -706,8 +731,8 @@ session_asks_last(int h, int64_t at_us)
 }
 
 /*
- * Most give up what they have on their way out.  One whose process is just gone
- * leaves it to the broker to find out.
+ * Most crashing sessions release on their way out.  If the process just
+ * vanishes, the broker must find out.
  */
 void
 session_crash(int h)
@@ -742,7 +767,7 @@ session_crash(int h)
 		give_up(h, s);
 }
 
-/* Those who are there: what nobody has must have been given back before. */
+/* All sessions of the host release or cancel; idle leases end. */
 void
 session_stop(int h)
 {

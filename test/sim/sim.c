@@ -1,14 +1,14 @@
 /*
  * sim.c
- *		The simulator: what src/protocol decides, in a seeded world of hosts, nodes
- *		and faults.
+ *		The simulator: decisions of src/protocol in a seeded world of hosts,
+ *		nodes and faults.
  *
- *		sim [--seed N [--trace]] [--from N] [--schedules N] [--seconds N]
- *			[--jobs N] [--faults a,b,c] [--min-faults N] [--skip N] [--tap]
+ *		sim [--seed N [--trace]] [--from N] [--schedules N] [--seconds N] [--jobs N]
+ *			[--faults a,b,c] [--min-faults N] [--skip N] [--tap]
  *
- * Runs schedules, one for each seed, until their number or the time is used up,
- * or an invariant is violated.  Then the story of the smallest seed found is
- * told, and the status is 1.  See README.md.
+ * Runs one schedule for each seed, until their number or the time is used up,
+ * or an invariant is violated.  Then tells the story of the smallest violating
+ * seed, and exits with status 1.  See README.md.
  */
 #define _POSIX_C_SOURCE 200809L
 #define _DEFAULT_SOURCE
@@ -36,7 +36,7 @@
 
 #define JOBS_MAX 64
 #define CRASH 99        /* in place of an invariant: an assertion failed */
-#define STEPS_MAX 80000 /* events of a schedule: more is no end */
+#define STEPS_MAX 80000 /* events of a schedule; more means no end */
 
 typedef struct options
 {
@@ -52,10 +52,10 @@ typedef struct options
 	const char *faults;
 } options;
 
-/* What a job tells, in memory that it shares with its parent. */
+/* A job's results, in memory shared with its parent. */
 typedef struct report
 {
-	uint64_t seed; /* the schedule that runs, or was violated */
+	uint64_t seed; /* the running or the violating schedule */
 	int violated;
 	statistics seen;
 } report;
@@ -186,7 +186,7 @@ read_options(int argc, char **argv)
 		opt.schedules = opt.seconds > 0 ? UINT64_MAX : 100000;
 }
 
-/* "cut,reset": these alone; "-plain,stranger": all but these. */
+/* "cut,reset": only these; "-plain,stranger": all except these. */
 static void
 read_faults(const char *names)
 {
@@ -220,7 +220,7 @@ usage(void)
 	exit(2);
 }
 
-/* One schedule. */
+/* Runs one schedule.  Returns false if it violated an invariant. */
 static bool
 run(uint64_t seed)
 {
@@ -242,7 +242,7 @@ run(uint64_t seed)
 			continue;
 		if (w.plan.measured)
 			violate(12, "it never ends");
-		break; /* a waiter that asks for hours, until a key expires */
+		break; /* a waiter may ask for hours, until a key expires */
 	}
 	if (w.taken < STEPS_MAX)
 		check_end();
@@ -413,7 +413,9 @@ print_statistics(const statistics *sum, double seconds)
 	printf("\n");
 }
 
-/* Test Anything Protocol: one line for each invariant, and for the run itself. */
+/*
+ * Test Anything Protocol: one line for each invariant, and for the run itself.
+ */
 static int
 print_tap(const statistics *sum, int broken, bool enough)
 {
@@ -465,7 +467,7 @@ replays(uint64_t seed)
 	char *second;
 	bool same;
 
-	run(seed + 1); /* something else in between */
+	run(seed + 1); /* another schedule in between */
 	second = trace_of(seed);
 	same = strlen(first) > 0 && strcmp(first, second) == 0;
 	free(first);

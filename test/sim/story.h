@@ -1,6 +1,7 @@
 /*
  * story.h
- *		What happens, in plain words, for people.  Off unless a trace is wanted.
+ *		The story of a schedule, in words for people.  Off unless a trace is
+ *		requested.
  */
 #ifndef SIM_STORY_H
 #define SIM_STORY_H

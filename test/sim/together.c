@@ -1,19 +1,20 @@
 /*
  * together.c
- *		Sessions that acquire several locks at once, with the real decisions.
+ *		Sessions acquire several locks at once, with the real decisions.
  *
- * What the nodes do is told as shortly as it can be: one place grants a lock or refuses it,
- * and grants it later to one of those who wait, the first or any.  Sessions of a host queue
- * at gates, one for each lock.  Commands and answers take their time, and a session may be
- * stopped before it reads its answers, or give up.
+ * The nodes are abridged: a lock is granted or refused, and granted later to a
+ * waiter, the first or any.  Sessions of a host queue at gates, one gate for
+ * each lock.  Commands and answers take time.  A session may stall before
+ * reading its answers, or be cancelled.
  *
- * Protects from: sessions that wait for each other in a circle, or for ever; one that goes on
- * with a part of its locks; one that gives locks back though it said that it waits for one
- * alone, as deadlock.c of the broker relies on; a release that nobody hears of; more exchanges
- * than needed.
+ * Protects from: sessions that wait in a circle, or for ever; a session that
+ * continues with a part of its locks; a session that waits for its last lock
+ * only, by its announcement, and releases others (the broker's deadlock.c
+ * relies on the announcement); a release without a message; needless
+ * exchanges.
  *
- * Prints TAP.  A check that fails is told as "# seed N violates invariant 20: ..." as well,
- * as mutants.pl wants it.
+ * Prints TAP.  A failed check also prints "# seed N violates invariant 20:
+ * ...", for mutants.pl.
  */
 #include <assert.h>
 #include <inttypes.h>
@@ -34,7 +35,7 @@
 #define TAKES_MAX 6
 #define EVENTS_MAX 4096
 
-/* Some begin with others. */
+/* Some names begin with another name. */
 static const char *const names[] = {"a", "ab", "abc", "b", "ba", "bb", "c", "ca", "d", "da"};
 
 #define LOCKS ((int) (sizeof(names) / sizeof(names[0])))
@@ -43,9 +44,9 @@ typedef struct story
 {
 	int hosts;
 	int sessions; /* of each host */
-	int takes;    /* so many locks at once, or fewer */
-	bool any;     /* of those who wait any is the next, not the first */
-	bool stops;   /* sessions are stopped now and then */
+	int takes;    /* at most this many locks at once */
+	bool any;     /* the next waiter is random, not the first */
+	bool stops;   /* sometimes a session stalls */
 	bool gives_up;
 	int64_t delay_us;
 	int64_t hold_us;
@@ -54,12 +55,12 @@ typedef struct story
 
 typedef enum event_type
 {
-	BEGIN, /* a session wants locks */
-	ASKS,  /* a command is there */
-	GIVES, /* ... that gives a lock back */
-	TOLD,  /* an answer is there */
-	READS, /* a session looks at its answers */
-	DONE,  /* it has held its locks for long enough */
+	BEGIN, /* a session asks for locks */
+	ASKS,  /* a command arrives: acquire */
+	GIVES, /* ... release */
+	TOLD,  /* an answer arrives */
+	READS, /* a session reads its answers */
+	DONE,  /* a session releases its locks */
 	GIVES_UP
 } event_type;
 
@@ -76,17 +77,17 @@ typedef struct event
 typedef struct session
 {
 	int host;
-	int lock[TAKES_MAX]; /* in the order */
+	int lock[TAKES_MAX]; /* in the order of names */
 	int count;
-	int gates; /* so many of these it has entered */
+	int gates; /* number of gates it has entered */
 	int asked;
 	uint64_t request[TAKES_MAX];
 	several_state state[TAKES_MAX];
-	bool at_gate; /* waits there */
+	bool at_gate; /* waits at a gate */
 	bool holds;
-	bool alone; /* said that it waits for the last alone */
+	bool alone; /* announced: waits only for the last lock */
 	bool wants;
-	uint64_t turn; /* which of its wants */
+	uint64_t turn; /* number of its current wish */
 	int64_t since_us;
 } session;
 
@@ -94,15 +95,15 @@ typedef struct lock
 {
 	uint64_t owner; /* a request; 0: free */
 	int owner_session;
-	uint64_t waiter[SESSIONS_MAX]; /* the first first */
+	uint64_t waiter[SESSIONS_MAX]; /* in order */
 	int waiter_session[SESSIONS_MAX];
 	int waiters;
 } lock;
 
-/* At one host, for one lock: who has entered, and who waits. */
+/* A gate of one host, for one lock. */
 typedef struct gate
 {
-	int inside; /* a session; -1: nobody */
+	int inside; /* a session; -1: none */
 	int queue[SESSIONS_MAX];
 	int waiting;
 } gate;
@@ -123,10 +124,10 @@ static struct
 	int64_t held;
 	int64_t gave_up;
 	int64_t asks;
-	int64_t partial;    /* went on without all */
-	int64_t behind;     /* waited for one alone, and had one behind it */
-	int64_t unanswered; /* gave back what the nodes may have granted unnoticed */
-	int64_t alone_gave; /* gave back what it said it would keep */
+	int64_t partial;    /* went on without all locks */
+	int64_t behind;     /* waited for the last lock without an earlier one */
+	int64_t unanswered; /* released a lock whose grant it may not have seen */
+	int64_t alone_gave; /* released after the announcement `alone` */
 	int64_t stuck;
 	int64_t waited_us;
 	int64_t longest_us;
@@ -148,7 +149,7 @@ later(int64_t in_us, event_type type, int i, int lock, uint64_t request, several
 	events[event_count++] = (event){now_us + in_us, type, i, lock, request, answer};
 }
 
-/* Over the connection of a host to the nodes, or back: nothing overtakes. */
+/* Over a host's connection to the nodes, or back: in order. */
 static int64_t
 way_us(int i, bool back)
 {
@@ -286,7 +287,7 @@ leave_gate(int i, int lock)
 	later(1, READS, next, 0, 0, SEVERAL_ASKED);
 }
 
-/* Those from this one on. */
+/* Releases the locks from index `from` on, and leaves their gates. */
 static void
 give_back(int i, int from)
 {
@@ -303,7 +304,7 @@ give_back(int i, int from)
 	own->asked = own->asked < from ? own->asked : from;
 }
 
-/* One after the other; then it asks for all together. */
+/* Enters the gates in order, then asks for all locks together. */
 static void
 enter_gates(int i)
 {
@@ -331,7 +332,7 @@ enter_gates(int i)
 	}
 }
 
-/* It has what it asked for, by what the nodes say. */
+/* Do the nodes grant these locks to the session? */
 static bool
 has(int i, int from, int to)
 {
@@ -452,7 +453,7 @@ handle(const event *event)
 	}
 }
 
-/* Until nothing happens any more: who waits then waits for ever. */
+/* Runs until no event is left: a session that waits then waits for ever. */
 static void
 run(const story *story)
 {
@@ -494,7 +495,7 @@ run(const story *story)
 
 #define check(good, ...) check_invariant(20, seed, good, __VA_ARGS__)
 
-/* All come to an end; nobody waits ten times as long as they do in the mean. */
+/* All sessions end; none waits 20 times as long as the mean. */
 static void
 test_contended(void)
 {
@@ -534,7 +535,7 @@ test_contended(void)
 	}
 }
 
-/* Who is alone asks once. */
+/* A session without rivals asks once. */
 static void
 test_free(void)
 {

@@ -1,6 +1,6 @@
 /*
  * wire.c
- *		Connections, and the execution of what arrives; see wire.h.
+ *		Connections, and the execution of commands; see wire.h.
  */
 #include "wire.h"
 
@@ -26,7 +26,7 @@ static void leave_in_limbo(const command *command, int node, int64_t at_us);
 static void execute(int node, int server, const command *command, answer *answer, wire *behind);
 static void save(server *server);
 
-/* All connections are there, but those to a twin. */
+/* All connections are up, except those to a twin. */
 void
 wire_begin(void)
 {
@@ -41,7 +41,7 @@ wire_begin(void)
 		}
 }
 
-/* What has counted for long is about to wrap. */
+/* In aged schedules numbers are about to wrap. */
 static uint32_t
 first_number(void)
 {
@@ -80,7 +80,7 @@ wire_connect(int host, int node)
 	later(wire->to_at_us, EVENT_REACH, host, node, 0, wire->epoch);
 }
 
-/* INFO, CONFIG GET and the marker script are executed. */
+/* Executes INFO, CONFIG GET and the marker script. */
 void
 wire_on_reach(const event *event)
 {
@@ -140,7 +140,7 @@ wire_send(int host, int node, const command *command)
 		seen.fault[FAULT_LOSS]++;
 		tell("network: what host %c sends to node %d is lost, and the connection with it",
 			 HOST_NAME(host), node + 1);
-		wire->executed = wire->tail; /* nothing to be left in the socket */
+		wire->executed = wire->tail; /* leaves nothing in the socket */
 		wire_break(host, node, false, chance(2));
 		return;
 	}
@@ -179,7 +179,7 @@ wire_on_arrive(const event *event)
 	}
 	if (wire->failing_at == 0)
 	{
-		/* the first, or one before, failed the whole call */
+		/* this command or an earlier one failed the whole call */
 		wire->answer[at] = (struct answer){.reply = CORE_REPLY_UNKNOWN};
 		debt_failed(event->host, event->node);
 		seen.fault[FAULT_BATCH]++;
@@ -239,7 +239,10 @@ wire_close(int host, int node)
 	wire->epoch++;
 }
 
-/* The host finds out by itself, or by what is not answered. */
+/*
+ * The connection is dead.  The host gets an error, or, if `silent`, notices
+ * only missing answers.
+ */
 void
 wire_break(int host, int node, bool late, bool silent)
 {
@@ -253,7 +256,7 @@ wire_break(int host, int node, bool late, bool silent)
 		later(w.now_us + dice_us(w.plan.delay_us * 2), EVENT_BROKEN, host, node, 0, wire->epoch);
 }
 
-/* Commands under way and answers vanish, and what comes later. */
+/* Commands and answers in flight vanish, and all later ones. */
 void
 wire_drop(int host, int node)
 {
@@ -265,7 +268,10 @@ wire_drop(int host, int node)
 	wire_break(host, node, false, true);
 }
 
-/* What was not executed stays in the socket, or a first part of it, or nothing. */
+/*
+ * A first part of the unexecuted commands stays in the socket: all, some, or
+ * none.
+ */
 static void
 abandon(wire *wire, int host, int node, bool late)
 {
@@ -300,7 +306,7 @@ leave_in_limbo(const command *command, int node, int64_t at_us)
 		}
 }
 
-/* Sockets end with the process of the node. */
+/* A node's sockets end with its process. */
 void
 wire_on_late(const event *event)
 {
@@ -321,7 +327,10 @@ wire_on_late(const event *event)
 	execute(event->node, limbo->server, &limbo->command, &answer, NULL);
 }
 
-/* `behind`: the connection on which it came in order; NULL: it came late. */
+/*
+ * `behind`: the connection that delivered the command in order; NULL: it came
+ * late.
+ */
 static void
 execute(int node, int s, const command *command, answer *answer, wire *behind)
 {
@@ -368,7 +377,7 @@ execute(int node, int s, const command *command, answer *answer, wire *behind)
 	}
 }
 
-/* A counter that expires is no loss, unless the node's clock was set. */
+/* An expired counter is no loss, unless the node's clock was set. */
 void
 wire_expire(int s, int resource)
 {
@@ -380,7 +389,7 @@ wire_expire(int s, int resource)
 		check_forgot(s, resource);
 }
 
-/* What it would find after a restart: as of its last snapshot. */
+/* Writes the data that a restart would find: the last snapshot. */
 static void
 save(server *server)
 {

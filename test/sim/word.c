@@ -1,6 +1,6 @@
 /*
  * word.c
- *		What hosts tell each other; see word.h.
+ *		Messages between hosts; see word.h.
  */
 #include "word.h"
 
@@ -11,19 +11,19 @@
 
 #define WORDS_MAX 256
 
-/* Hosts that are none have ids, too. */
+/* Ids of hosts that do not exist, in forged messages. */
 #define STRANGERS 3
 
 typedef struct word
 {
 	bool used;
-	bool is_join; /* not told by anybody: see word_join */
+	bool is_join; /* a confirmation of the channel, no message: see word_join */
 	bool joined;
 	int entry;
 	uint32_t generation;
 	int node;
 	bool want;   /* else: free */
-	bool shared; /* a want, to share it; nodes do not say so */
+	bool shared; /* waits for shared mode; nodes omit this */
 	int server;
 	int resource;
 	int64_t token;
@@ -83,7 +83,7 @@ word_tell(int server, const command *command, const answer *answer)
 	}
 }
 
-/* All hosts that have joined the channel. */
+/* Sends to all waiting hosts on the channel. */
 static void
 tell_waiters(const word *word)
 {
@@ -123,7 +123,7 @@ send_word(int host, const word *word)
 	send_once(host, word, at_us);
 }
 
-/* One for which there is no room is lost. */
+/* A message without room is lost. */
 static void
 send_once(int host, const word *word, int64_t at_us)
 {
@@ -137,7 +137,7 @@ send_once(int host, const word *word, int64_t at_us)
 		}
 }
 
-/* Whatever can be said. */
+/* Sends a random message. */
 static void
 forge(int server)
 {
@@ -207,11 +207,11 @@ hear_want(int h, const word *word)
 		return;
 	if (waiters.count == 0)
 	{
-		tell("host %c hears of a try for lock %d", HOST_NAME(h), word->resource + 1);
+		tell("host %c receives: a try for lock %d", HOST_NAME(h), word->resource + 1);
 		session_recall(h, s);
 		return;
 	}
-	tell("host %c hears that lock %d is wanted by host %c", HOST_NAME(h), word->resource + 1,
+	tell("host %c receives: lock %d has a waiter on host %c", HOST_NAME(h), word->resource + 1,
 		 HOST_NAME((int) word->waiter[0].host - 1));
 	turns_want(&hosts[h].driver, s, &waiters.waiter[0], word->shared);
 }
@@ -224,11 +224,14 @@ hear_free(int h, int s, const word *word)
 
 	if (node < 0)
 		return;
-	tell("host %c hears that lock %d is free", HOST_NAME(h), word->resource + 1);
+	tell("host %c receives: lock %d is free", HOST_NAME(h), word->resource + 1);
 	driver_on_free(&hosts[h].driver, s, node, word->token, &named, host_now_us(h));
 }
 
-/* A node confirms that the host is on the channel of a lock, or its connection for that is gone. */
+/*
+ * A node confirms that the host is on the channel of a lock, or the
+ * subscription broke.
+ */
 static void
 hear_joined(int h, const word *word)
 {
@@ -240,7 +243,7 @@ hear_joined(int h, const word *word)
 		driver_on_left(&hosts[h].driver, word->entry, word->node, host_now_us(h));
 }
 
-/* The connections for that break, now and then, and are made again. */
+/* Under FAULT_WORD, subscriptions fail, or break and return. */
 void
 word_join(int h, int s)
 {
@@ -273,7 +276,7 @@ way_us(void)
 	return w.plan.delay_us / 2 + dice_us(w.plan.delay_us);
 }
 
-/* By one server.  Who is none hears nothing. */
+/* Publishes through one server.  A message to an unknown host goes nowhere. */
 void
 word_want(int h, int resource, bool shared, int64_t waited_us, uint64_t to)
 {
@@ -298,7 +301,7 @@ read_waiters(int h, const word *word)
 	return waiters;
 }
 
-/* The name is what comes behind the prefix that is set now. */
+/* Does this entry wait for the lock, under the current prefix? */
 static bool
 waits(int h, int s, int resource)
 {
@@ -309,7 +312,7 @@ waits(int h, int s, int resource)
 		   resource / w.plan.names == hosts[h].prefix;
 }
 
-/* By which of these nodes a host hears a server; -1: by none. */
+/* Returns the host's node for this server; -1: none of `members`. */
 static int
 node_of(int h, int server, core_mask members)
 {

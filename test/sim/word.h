@@ -1,9 +1,10 @@
 /*
  * word.h
- *		What hosts tell each other by the nodes: the work of src/broker/subscription.c.
+ *		Messages between hosts through the nodes: the work of
+ *		src/broker/subscription.c.
  *
- * Words go by connections of their own.  All of them are hints, which FAULT_WORD loses,
- * repeats, holds back and forges.
+ * Messages have connections of their own.  All messages are hints: FAULT_WORD
+ * loses, repeats, delays and forges them.
  */
 #ifndef SIM_WORD_H
 #define SIM_WORD_H
@@ -13,22 +14,25 @@
 
 extern void word_begin(void);
 
-/* A server executed this command, and tells what follows from it. */
+/* A server executed this command, and publishes the message of its answer. */
 extern void word_tell(int server, const command *command, const answer *answer);
 
-/* So many hosts wait for the lock, as that server knows. */
+/*
+ * How many hosts wait for the lock, as a server counts; may lie under
+ * FAULT_WORD.
+ */
 extern int word_waiting(int resource);
 
 /* Events */
 extern void word_on_hear(const event *event);
 
-/* For how long a try waits for a lease that another host has for nobody. */
+/* How long a try waits for an idle lease of another host. */
 extern int64_t word_recall_us(void);
 
-/* A request of this host joins the channel of its lock on all nodes. */
+/* The host joins the channel of a request's lock on all nodes. */
 extern void word_join(int host, int entry);
 
-/* The host tells another that it waits. */
+/* The host publishes that it waits, for the host `to`. */
 extern void word_want(int host, int resource, bool shared, int64_t waited_us, uint64_t to);
 
 #endif /* SIM_WORD_H */

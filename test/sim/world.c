@@ -39,8 +39,8 @@ world_begin(uint64_t seed)
 }
 
 /*
- * Each host may have an order of its own, and list one server twice where another
- * host has another: quorums of both still share a server.
+ * Each host may number nodes in another order, and list one server twice where
+ * another host has another: quorums of two hosts still share a server.
  */
 static void
 name_servers(int *server_of, int host)
@@ -61,7 +61,7 @@ name_servers(int *server_of, int host)
 		server_of[dice((uint32_t) w.plan.nodes)] = server_of[0];
 }
 
-/* It has been up for long, and may have counted before. */
+/* The server has been up for long, and may have counted before. */
 static void
 begin_server(server *server, persistence persistence)
 {
@@ -173,7 +173,7 @@ clock_us(const sim_clock *clock)
 	return clock->offset_us + w.now_us + skew(w.now_us, clock->ppm);
 }
 
-/* The first instant at which the clock says so or more. */
+/* Returns the first instant at which the clock shows clock_us or more. */
 int64_t
 true_time_us(const sim_clock *clock, int64_t clock_us)
 {

@@ -1,13 +1,14 @@
 /*
  * world.h
- *		One simulated world: true time, what is to happen, clocks and dice.
+ *		One simulated world: true time, the queue of events, clocks and
+ *		dice.
  *
- * A schedule is what a seed makes of it: the plan (plan.c) says how big the world
- * is and what may go wrong, the dice decide the rest.  Everything lies in one
- * static struct; nothing is allocated while a schedule runs.
+ * A seed makes a schedule.  The plan (plan.c) decides the size of the world
+ * and the classes of faults; the dice decide the rest.  All data are in one
+ * static struct, without allocations during a schedule.
  *
- * Read as a program: an event is taken from the queue in order of true
- * time and handed to those whom it concerns (sim.c); they put new ones there.
+ * The program takes the next event from the queue, in order of true time, and
+ * calls its handler (sim.c), which may schedule new events.
  */
 #ifndef SIM_WORLD_H
 #define SIM_WORLD_H
@@ -24,7 +25,7 @@
 #define NEVER INT64_MAX
 
 #define HOSTS_MAX 4
-#define NODES_MAX 8   /* entries of nodes, as CORE_NODES_MAX */
+#define NODES_MAX 8   /* node indexes of a host, as CORE_NODES_MAX */
 #define SERVERS_MAX 6 /* Redis servers */
 #define RESOURCES_MAX 4
 #define ENTRIES_MAX 8 /* lease entries of a host */
@@ -34,15 +35,15 @@
 #define EVENTS_MAX 2048
 
 /*
- * Requests of a schedule.  Sessions begin no more than ASKED_MAX.  A change of lists lets each
- * waiting entry begin another request, so lists change below MOVED_MAX only.  The rest is for the
- * last ask.
+ * Requests of a schedule.  Sessions begin no more than ASKED_MAX.  A change of
+ * lists makes each waiting entry begin another request, so lists change below
+ * MOVED_MAX only.  The rest is for the last requests.
  */
 #define ASKED_MAX 200
 #define MOVED_MAX (ASKED_MAX + 2 * HOSTS_MAX * ENTRIES_MAX)
 #define SECRETS_MAX (MOVED_MAX + HOSTS_MAX * ENTRIES_MAX + 100)
 
-/* True time begins here; a wall clock that is right tells WALL_US more. */
+/* The begin of true time.  A correct wall clock shows WALL_US more. */
 #define START_US (1000 * SECOND)
 #define WALL_US (INT64_C(1750000000) * SECOND)
 
@@ -86,8 +87,8 @@ typedef enum fault
 	FAULT_BOOT_STEP,
 	FAULT_SERVER,
 	FAULT_FULL,
-	FAULT_WORD,         /* what hosts tell each other is lost, late, doubled, forged */
-	FAULT_RELOAD_NODES, /* by an operator who does as README.md says */
+	FAULT_WORD,         /* messages between hosts are lost, late, doubled, forged */
+	FAULT_RELOAD_NODES, /* by an operator who follows docs/how-to */
 	FAULT_RELOAD_PREFIX,
 	FAULT_RELOAD_TTL,
 	FAULT_SEVERAL, /* not a fault: several resources */
@@ -99,44 +100,44 @@ typedef enum fault
 typedef enum persistence
 {
 	KEEPS_ALL,       /* appendfsync always */
-	KEEPS_SNAPSHOTS, /* loses what came after the last one */
+	KEEPS_SNAPSHOTS, /* loses data since the last snapshot */
 	KEEPS_NOTHING
 } persistence;
 
 typedef enum event_kind
 {
-	/* of a host's processes: late when it is paused */
+	/* of a host's processes: a paused host handles them late */
 	EVENT_ANSWER,    /* a reply arrives */
-	EVENT_BROKEN,    /* the host notices that a connection is gone */
+	EVENT_BROKEN,    /* the host notices a broken connection */
 	EVENT_OVERDUE,   /* the oldest command of a connection may be overdue */
 	EVENT_CONNECT,   /* time to connect */
-	EVENT_HANDSHAKE, /* the node has told all that we ask at first */
+	EVENT_HANDSHAKE, /* the node's answers in the handshake arrive */
 	EVENT_TIMER,     /* of a lease */
-	EVENT_HEAR,      /* a node told what another host said */
-	EVENT_BROKER,    /* a new broker is there */
-	EVENT_SETTLED,   /* ... and has tried all nodes */
+	EVENT_HEAR,      /* a message from another host arrives */
+	EVENT_BROKER,    /* a new broker starts */
+	EVENT_SETTLED,   /* the new broker has probed all nodes once */
 	EVENT_RELOAD,    /* the broker puts redlock.nodes into force */
 	EVENT_PASS,      /* the broker takes its queue */
-	EVENT_ASK,       /* a session wants the lock */
-	EVENT_ASKED,     /* ... which has an entry, writes its wish */
-	EVENT_READ,      /* ... and looks at what it is told */
-	EVENT_NEXT,      /* the next of those who wait at the gate asks */
-	EVENT_TAKE,      /* ... or takes over */
-	EVENT_CANCEL,    /* a session waits no longer */
-	EVENT_WRITE,     /* a session passes the fence of the database, and reads */
-	EVENT_STORE,     /* ... and stores what it made of that */
-	EVENT_PROLONG,   /* ... and goes on with a detached lease for longer */
-	EVENT_DONE,      /* a session lets the lock go */
+	EVENT_ASK,       /* a session asks for a lock */
+	EVENT_ASKED,     /* a session with an entry writes its wish */
+	EVENT_READ,      /* a session reads its outcome */
+	EVENT_NEXT,      /* the next session at the gate asks */
+	EVENT_TAKE,      /* the next session takes a lease over */
+	EVENT_CANCEL,    /* a waiting session is cancelled */
+	EVENT_WRITE,     /* a session passes the database's fence, and reads */
+	EVENT_STORE,     /* a session stores a new version */
+	EVENT_PROLONG,   /* a detached lease is prolonged */
+	EVENT_DONE,      /* a session is done with the lock */
 	EVENT_HOST_LAST = EVENT_DONE,
 	/* of others */
 	EVENT_ARRIVE, /* a command arrives at its node */
 	EVENT_REACH,  /* a connection reaches its node */
-	EVENT_LATE,   /* a command left in an old socket is executed */
+	EVENT_LATE,   /* a command from an old socket is executed */
 	EVENT_FAULT,
-	EVENT_OPERATOR, /* somebody changes settings */
-	EVENT_PLAIN,    /* the plain Redlock client does something */
-	EVENT_CALM,     /* no more faults */
-	EVENT_LIMIT     /* by now a grant must have come */
+	EVENT_OPERATOR, /* the operator changes settings */
+	EVENT_PLAIN,    /* the plain Redlock client acts */
+	EVENT_CALM,     /* the end of all faults */
+	EVENT_LIMIT     /* time limit of the last grants */
 } event_kind;
 
 typedef struct event
@@ -145,9 +146,9 @@ typedef struct event
 	uint32_t order; /* of events at one time */
 	uint8_t kind;
 	uint8_t host;
-	uint8_t node; /* or, of what sessions do, the resource */
+	uint8_t node; /* or the resource, of a session's event */
 	uint8_t entry;
-	uint32_t tag; /* tells whether the event still means something */
+	uint32_t tag; /* detects outdated events */
 } event;
 
 /* A clock runs evenly between settings: now * (1 + ppm / 10^6) + offset. */
@@ -157,53 +158,52 @@ typedef struct sim_clock
 	int32_t ppm;
 } sim_clock;
 
-/* What a seed decides at first. */
+/* The decisions of a seed at the begin. */
 typedef struct plan
 {
 	uint64_t seed;
-	uint64_t faults; /* the classes that may be injected */
+	uint64_t faults; /* classes that may be injected */
 	int hosts;
-	int nodes;     /* in redlock.nodes, at first */
-	int places;    /* entries for nodes; more than nodes where that changes */
-	bool joint;    /* they change by two lists at a time */
-	int servers;   /* one less with a twin; one more, where redlock.nodes changes */
-	int resources; /* keys on the nodes: a prefix and a name */
-	int names;     /* of resources: each key is that of a name, and of one of two prefixes, if
-					* there are more keys than names */
-	int gate[RESOURCES_MAX]; /* the hash of the name: two may have the same */
-	int turn[RESOURCES_MAX]; /* ... modulo TURNS of lease.h, by gate */
+	int nodes;               /* in redlock.nodes, at first */
+	int places;              /* node indexes; more than nodes where the list changes */
+	bool joint;              /* the list changes through redlock.nodes_next */
+	int servers;             /* one less with a twin; one more where redlock.nodes changes */
+	int resources;           /* keys on the nodes: a prefix and a name */
+	int names;               /* of locks. With two prefixes there are twice as many keys as names */
+	int gate[RESOURCES_MAX]; /* the hash of the name; two names may share it */
+	int turn[RESOURCES_MAX]; /* the place in the memory of turns, by gate */
 	int entries;             /* of each host */
-	bool renamed;            /* the names of nodes mean other servers on other hosts, */
-	bool doubled;            /* ... some of which list a server twice */
+	bool renamed;            /* node names mean other servers on other hosts */
+	bool doubled;            /* some hosts list a server twice */
 	persistence persistence[SERVERS_MAX];
 	int64_t ttl_us;
 	int64_t max_ttl_us;
-	int longer; /* so many times as long are ttl and max_ttl, where an operator raises it */
+	int longer; /* factor of ttl and max_ttl, where the operator raises them */
 	int64_t answer_us;
 	int64_t retry_us;
-	bool aged;        /* entries, requests and connections are near the ends of their numbers */
+	bool aged;        /* entries, requests and connections are near their last numbers */
 	int64_t delay_us; /* mean, one way */
 	int64_t hold_us;  /* mean */
 	int64_t length_us;
 	int64_t fault_every_us;
 	int releases_max; /* unanswered at a node, UNHURRIED_MAX in the broker */
-	int64_t crowd_us; /* so long a node is full of other locks' releases, now and then; 0 */
-	int span;         /* tokens of a grant that are handed out, redlock.handover_limit + 1 */
-	int spent;        /* so many tokens of a grant are taken for given out */
+	int64_t crowd_us; /* how long other locks' releases fill a node at a time; 0: never */
+	int span;         /* tokens of a grant for sessions: redlock.handover_limit + 1 */
+	int spent;        /* tokens of a grant counted as spent at first */
 	int asks;
 	int write_odds;
-	int64_t keep_idle_us; /* most leave the lease to nobody for so long; 0: none does */
-	bool share;           /* some share the lock */
-	bool keep;            /* some hold the key for some time after their release */
-	bool limit;           /* some limit how long they hold */
-	/* which invariants these faults leave */
-	bool guarded;      /* 1, 8: clocks are within bounds and nobody deletes keys */
-	bool sane;         /* wall clocks are so near to each other that order outlives counters */
+	int64_t keep_idle_us; /* most sessions leave idle leases for this long; 0: none */
+	bool share;           /* some requests are shared */
+	bool keep;            /* some requests keep the key after their release */
+	bool limit;           /* some requests limit their hold */
+	/* the invariants to demand under these faults */
+	bool guarded;      /* 1, 8: clocks within bounds, no deleted keys */
+	bool sane;         /* wall clocks agree so well that order survives lost counters */
 	bool measured;     /* 12: leases and keys end in time */
-	bool faultless;    /* nothing goes wrong at all */
-	bool lawful;       /* the laws of the core: in some schedules, they cost time */
-	bool rolling;      /* 16: nodes fail, but not too many at once */
-	int64_t settle_us; /* ... and others fail this long after they are back, or longer */
+	bool faultless;    /* no faults at all */
+	bool lawful;       /* the laws of the core, which take time: in some schedules */
+	bool rolling;      /* 16: only minorities of nodes fail at a time */
+	int64_t settle_us; /* minimal pause between outages */
 } plan;
 
 typedef struct store
@@ -223,14 +223,14 @@ typedef struct server
 	int64_t started_us; /* by its wall clock */
 	int64_t paused_until_us;
 	int64_t lost_at_us; /* true time of the last loss of data; 0: none */
-	bool flushed;       /* ... by a process that lives on */
-	bool scriptless;    /* it does not know our script */
+	bool flushed;       /* lost by FLUSHALL, in a process that lives on */
+	bool scriptless;    /* our script is unknown */
 } server;
 
 typedef struct limbo
 {
 	command command;
-	int node; /* as the host counted */
+	int node; /* as the host numbers it */
 	int server;
 	uint32_t run_id;
 	bool used;
@@ -242,16 +242,16 @@ typedef struct world
 	int64_t now_us;
 	int64_t calm_at_us;
 	uint64_t dice;
-	bool calm;     /* no more faults; all let go, but for one who asks */
+	bool calm;     /* faults are over; all hosts release, except for the last requests */
 	bool over;     /* an invariant was violated */
-	int last_host; /* who asks when it is calm */
+	int last_host; /* the host that asks in the calm */
 	bool last_granted[RESOURCES_MAX];
-	bool late;             /* ... or can't be, and is told to go */
-	int64_t settled_at_us; /* FAULT_ROLLING: all have been back for long enough by then */
+	bool late;             /* the time limit has passed: its sessions are told to stop */
+	int64_t settled_at_us; /* FAULT_ROLLING: from then on the next outage may begin */
 	server server[SERVERS_MAX];
-	int server_of[HOSTS_MAX][NODES_MAX];       /* what each host's names of nodes mean */
-	int64_t cut_to_us[HOSTS_MAX][NODES_MAX];   /* nothing gets through until then */
-	int64_t cut_from_us[HOSTS_MAX][NODES_MAX]; /* ... in the other direction */
+	int server_of[HOSTS_MAX][NODES_MAX];       /* the server of each host's node */
+	int64_t cut_to_us[HOSTS_MAX][NODES_MAX];   /* commands are held back until then */
+	int64_t cut_from_us[HOSTS_MAX][NODES_MAX]; /* replies are held back until then */
 	uint32_t markers;
 	uint32_t run_ids;
 	uint32_t secrets;
@@ -282,7 +282,7 @@ server_at(int host, int node)
 	return &w.server[w.server_of[host][node]];
 }
 
-/* An earlier node of this host that is the same server; or -1. */
+/* Returns an earlier node of this host that is the same server; or -1. */
 static inline int
 twin_of(int host, int node)
 {

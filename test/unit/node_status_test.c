@@ -124,7 +124,7 @@ explains(core_mask yes, core_mask denying, core_mask silent, const char *expecte
 static void
 test_explanation(void)
 {
-	static const char denied[] = "another session holds it there, or has held it since";
+	static const char denied[] = "another session holds the lock there, or has held the lock since";
 	const int last = CORE_NODES_MAX - 1;
 	char expected[1024];
 
@@ -208,8 +208,8 @@ test_advice(void)
 	node_status[2].evicts = true;
 	strcpy(node_status[2].last_error, "its maxmemory-policy, allkeys-lru, may throw away leases");
 	advises(CORE_BIT(2),
-			"Set maxmemory-policy to noeviction on the node; it votes again redlock.max_ttl after "
-			"that.",
+			"Set maxmemory-policy to noeviction on the node; the node votes again after "
+			"redlock.max_ttl.",
 			"one that does not end by itself");
 
 	strcpy(node_status[0].state, "ready");
