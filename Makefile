@@ -26,12 +26,12 @@ OBJS = redlock_pg.o $(patsubst %,src/%.o, \
 	shared/alarm shared/clock shared/guc shared/holder shared/host_list shared/lease shared/lease_broker \
 	shared/lease_entries shared/lease_gate shared/lease_memory shared/lease_shared shared/lease_unowned shared/lease_view \
 	shared/memory shared/new_names shared/node_status shared/run_report shared/text shared/tls_file shared/url \
-	broker/broker broker/deadlock broker/disputes broker/host_entry broker/host_pages broker/leaving \
-	broker/lists_file broker/loop broker/marks broker/members broker/node broker/node_checks \
+	broker/broker broker/conflicts broker/deadlock broker/host_entry broker/host_pages broker/joint_file \
+	broker/leaving broker/local_wait broker/loop broker/marks broker/members broker/node broker/node_checks \
 	broker/node_local broker/node_news broker/node_pipeline broker/registry broker/resolver broker/script \
 	broker/subscription broker/timers broker/tls broker/told broker/trouble broker/world \
-	session/detached session/effects session/encoding session/fence session/gate session/holdings \
-	session/list_hosts session/loss session/loss_alarm session/misuse session/permit_queue session/request \
+	session/ask_hosts session/detached session/effects session/encoding session/fence session/gate session/holdings \
+	session/loss session/loss_alarm session/misuse session/permit_queue session/request \
 	session/request_errors session/request_lease session/runs session/session session/session_attach \
 	session/transaction \
 	sql/arguments sql/fencing sql/intervals sql/locks sql/merge sql/procedure sql/run sql/terms sql/views)

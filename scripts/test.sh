@@ -146,6 +146,19 @@ run_sim()
     run_target script_mutants "simulator: broken scripts that conformance must find"
 }
 
+# Runs the demonstration, which fails unless each step shows what it says.
+run_demo()
+{
+    heading "scripts/demo.sh"
+    if env -u REDLOCK_INNER scripts/demo.sh >"$TMP/demo.log" 2>&1; then
+        echo "reached its end"
+        count 1 0
+    else
+        tail -n 40 "$TMP/demo.log"
+        count 0 1
+    fi
+}
+
 # Runs the quick benchmark, which fails if a figure is missing.  The figures mean
 # nothing on a machine that has just run the tests.
 run_bench()
@@ -372,6 +385,7 @@ else
         run_guest
         run_chaos
         run_bench
+        run_demo
         ;;
     unit) run_unit ;;
     sim) run_sim ;;

@@ -83,7 +83,7 @@ foreach my $round (1 .. 3)
 	wait_until(sub { broker_pid($host_a) =~ /^(?!$pid$)\d+$/ }, 'the broker is replaced');
 }
 
-# ---- a release while the nodes settle ----
+# ---- a release before each node was probed once ----
 
 # A new broker serves no request before each node is probed once.  One node hangs, so this takes
 # redlock.node_timeout.  A lock released meanwhile is released, not renewed.

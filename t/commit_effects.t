@@ -182,7 +182,7 @@ foreach my $options ('', ', fence => true')
 	is($session->run("CALL redlock_run('own', 'SELECT redlock_acquire(''own'', scope => ''session''), redlock_release(''own'')'$options)")->{state}, '',
 		'another acquisition may be released');
 	is($session->run("CALL redlock_run('own', 'CALL redlock_run(''own'', ''SELECT 1''); SELECT redlock_release(''own'')'$options)")->{state}, '',
-		'so may that of a run that has ended');
+		'the acquisition of an inner run that has ended may be released');
 	is($host->safe_psql('postgres', "SELECT count(*) FROM redlock_locks WHERE resource = 'own' AND state = 'held'"), '0', 'all end with the run');
 }
 $session->run("DO \$\$ BEGIN BEGIN CALL redlock_run('own', 'SELECT 1 / 0'); EXCEPTION WHEN division_by_zero THEN NULL; END; PERFORM redlock_release('own'); END \$\$");

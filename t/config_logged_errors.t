@@ -35,7 +35,7 @@ $node->obey([ '^EVALSHA', 'say', '-OOM first\r\n' ]);
 wait_until(sub { ask(); told('OOM first') == 1 }, 'the first error is told');
 $node->obey([ '^EVALSHA', 'say', '-MISCONF second\r\n' ]);
 wait_until(sub { ask(); last_error() =~ /second/ }, 'another comes soon after it');
-wait_until(sub { ask(); told('MISCONF second') == 1 }, 'it is told, too, when it lasts');
+wait_until(sub { ask(); told('MISCONF second') == 1 }, 'the log also has a second error that lasts');
 
 # ---- each try to connect fails in another way ----
 

@@ -209,7 +209,7 @@ foreach my $way ([ 'a', 'b' ], [ 'b', 'a' ])
 	@results = all_results(@all);
 	$results[$_]{pid} = $all[$_]->pid foreach 0 .. 2;
 	$victim = one_victim("behind who has waited for long on $here", @results);
-	is($results[0]{state}, '', 'which is not that one');
+	is($results[0]{state}, '', 'the session with the long wait is not the victim');
 	my $pid = $results[1]{pid};
 	like($victim->{detail}, qr/^Process $pid of server $here waits for redlock "y$here"/m, 'what is waited for at a gate is known');
 	$_->quit foreach @all;
@@ -233,7 +233,7 @@ sub shared_lock_of { return "SELECT redlock_acquire('$_[0]', mode => 'shared')";
 	{ host => 'a', has => [ shared_lock_of('x') ], wants => lock_of('y') },
 	{ host => 'b', has => [ lock_of('y') ], wants => lock_of('x') });
 $victim = one_victim('one that is shared', @results);
-like($victim->{detail}, qr/server b waits for redlock "x"; blocked by process $results[0]{pid} of server a\./, 'its detail names who shares it');
+like($victim->{detail}, qr/server b waits for redlock "x"; blocked by process $results[0]{pid} of server a\./, 'the detail names the reader');
 
 # One of several readers waits, with others of its server and of another server.
 my @readers = map { session($host{$_}) } qw(a c);
@@ -241,7 +241,7 @@ $_->query('BEGIN; ' . shared_lock_of('x')) foreach @readers;
 @results = deadlock(
 	{ host => 'a', has => [ shared_lock_of('x') ], wants => lock_of('y') },
 	{ host => 'b', has => [ lock_of('y') ], wants => "SELECT redlock_acquire('x', wait => '20 s')" });
-is(scalar(grep { ($_->{state} // '') eq '40P01' } @results), 1, 'one of many who share it: one victim');
+is(scalar(grep { ($_->{state} // '') eq '40P01' } @results), 1, 'a reader among several readers: one victim');
 $_->query('ROLLBACK') foreach @readers;
 
 # Other sessions of its server: one waits at the gate and is no reader yet, though it shares many
@@ -269,64 +269,65 @@ my $reader = session($host{a});
 $reader->query('BEGIN; ' . shared_lock_of('x'));
 $writer->query('BEGIN');
 $writer->send(lock_of('x'));
-wait_until(sub { waiting('c') == 1 }, 'somebody wants it alone');
+wait_until(sub { waiting('c') == 1 }, 'a writer waits for the reader');
 my $third = session($host{b});
 $third->query('BEGIN; ' . lock_of('y'));
 $third->send(shared_lock_of('x'));
-wait_until(sub { waiting('b') == 1 }, 'and another to share it');
+wait_until(sub { waiting('b') == 1 }, 'and another reader');
 $reader->send(lock_of('y'));
-one_victim('behind who wants it alone', all_results($reader, $third, $writer));
+one_victim('behind a writer', all_results($reader, $third, $writer));
 $_->quit foreach $writer, $reader, $third;
 
 # Without the writer no session is in a cycle, though the nodes hold readers back for a while.
-my ($sharer, $leaving, $next) = map { session($host{$_}) } qw(a c b);
-$sharer->query('BEGIN; ' . shared_lock_of('x'));
+$reader = session($host{a});
+my ($leaving, $next) = map { session($host{$_}) } qw(c b);
+$reader->query('BEGIN; ' . shared_lock_of('x'));
 $next->query('BEGIN; ' . lock_of('y'));
-$sharer->send(lock_of('y'));
-wait_until(sub { waiting('a') == 1 }, 'who shares it waits');
-is($leaving->run("SELECT redlock_acquire('x', wait => '150 ms')")->{state}, '55P03', 'somebody wants it alone for a moment');
+$reader->send(lock_of('y'));
+wait_until(sub { waiting('a') == 1 }, 'the reader waits');
+is($leaving->run("SELECT redlock_acquire('x', wait => '150 ms')")->{state}, '55P03', 'a writer waits for a moment');
 $next->send(shared_lock_of('x'));
-@results = all_results($next, $sharer);
+@results = all_results($next, $reader);
 is_deeply([ map { $_->{state} } @results ], [ '', '' ], 'nobody is ended who is in no cycle any more');
-$_->quit foreach $sharer, $leaving, $next;
+$_->quit foreach $reader, $leaving, $next;
 
 # One wait closes several cycles: all readers wait for the writer's other lock.
 @results = deadlock((map { { host => $_, has => [ shared_lock_of('x') ], wants => lock_of('y') } } qw(a a c c)),
 	{ host => 'b', has => [ lock_of('y') ], wants => lock_of('x') });
 cmp_ok(scalar(grep { $_->{state} eq '40P01' } @results), '>', 0, 'many cycles by one wait are broken');
 
-# A session waits to share a lock that another session of its server asks for.
+# A reader waits for the request of another reader of its server.
 my $holder_of_x = session($host{b});
 $holder_of_x->query('BEGIN; ' . lock_of('x'));
-my @sharers = map { session($host{a}) } 1 .. 2;
-$_->query('BEGIN') foreach @sharers;
-$sharers[1]->query(lock_of('y'));
-$sharers[0]->send(shared_lock_of('x'));
-wait_until(sub { waiting('a') == 1 }, 'one asks to share it');
+@readers = map { session($host{a}) } 1 .. 2;
+$_->query('BEGIN') foreach @readers;
+$readers[1]->query(lock_of('y'));
+$readers[0]->send(shared_lock_of('x'));
+wait_until(sub { waiting('a') == 1 }, 'the first reader asks');
 my $at_gate = "SELECT count(*) FROM pg_locks WHERE locktype = 'userlock' AND mode = 'ShareLock' AND granted";
-$sharers[1]->send(shared_lock_of('x'));
+$readers[1]->send(shared_lock_of('x'));
 wait_until(sub { $host{a}->safe_psql('postgres', $at_gate) == 2 }, 'another waits with it');
 $holder_of_x->send(lock_of('y'));
-@results = all_results($holder_of_x, @sharers);
+@results = all_results($holder_of_x, @readers);
 one_victim('with another that asks', @results);
-is($results[1]{state}, '', 'which is not that one');
-$_->quit foreach $holder_of_x, @sharers;
+is($results[1]{state}, '', 'the reader outside of the cycle is not the victim');
+$_->quit foreach $holder_of_x, @readers;
 
 # A session may not join the readers of its server, since a writer waits elsewhere.
-my $alone = session($host{b});
-@sharers = map { session($host{a}) } 1 .. 2;
-$_->query('BEGIN') foreach $alone, @sharers;
-$sharers[0]->query(shared_lock_of('x'));
-$sharers[1]->query(lock_of('y'));
-$alone->send(lock_of('x'));
-wait_until(sub { waiting('b') == 1 }, 'somebody wants it alone');
-$sharers[1]->send(shared_lock_of('x'));
+my $other_writer = session($host{b});
+@readers = map { session($host{a}) } 1 .. 2;
+$_->query('BEGIN') foreach $other_writer, @readers;
+$readers[0]->query(shared_lock_of('x'));
+$readers[1]->query(lock_of('y'));
+$other_writer->send(lock_of('x'));
+wait_until(sub { waiting('b') == 1 }, 'a writer waits for the reader of host a');
+$readers[1]->send(shared_lock_of('x'));
 wait_until(sub { $host{a}->safe_psql('postgres', $at_gate) == 2 }, 'another waits to join');
-$sharers[0]->send(lock_of('y'));
-@results = all_results($alone, @sharers);
+$readers[0]->send(lock_of('y'));
+@results = all_results($other_writer, @readers);
 one_victim('that wants to join', @results);
 is($results[0]{state}, '40P01', 'the one that waits for another server');
-$_->quit foreach $alone, @sharers;
+$_->quit foreach $other_writer, @readers;
 
 # ---- no cycle ----
 
@@ -355,11 +356,11 @@ ok(!$waiter->done && !$behind->done, 'nobody is told of a deadlock where there i
 $holder->query('COMMIT');
 ok(!$waiter->result->{state}, 'who waited gets the lock');
 $waiter->query('COMMIT');
-ok(!$behind->result->{state}, 'and who waited for that one');
+ok(!$behind->result->{state}, 'the session behind the waiter gets the lock, too');
 $behind->query('COMMIT');
 
-# A session that is to share a lock, and waits for another lock first, is no reader yet, though it
-# shares a lock at the same place of its process's entry.
+# A session waits for another lock first, so it is no reader of this lock yet, though it is a
+# reader of a lock whose hash ends in the same six bits.
 my $twin = $host{a}->safe_psql('postgres',
 	"SELECT min(n) FROM (SELECT 'twin ' || i AS n FROM generate_series(1, 1000) i) t WHERE (hashtextextended(n, 0) # hashtextextended('x', 0)) & 63 = 0");
 my ($shares, $has_y, $wants_both, $has_z) = map { session($host{$_}) } qw(a a a b);

@@ -172,7 +172,7 @@ foreach my $round (1 .. 20)
 	is($s->query("SELECT redlock_release('extended', $token)"), 't', 'and can be released');
 }
 $token = acquire($s, 'extended');
-is($s->query("SELECT redlock_extend('extended', $token, '1 s') > now() + '9 min'"), 't', 'it is not shortened by that');
+is($s->query("SELECT redlock_extend('extended', $token, '1 s') > now() + '9 min'"), 't', 'a short extension does not shorten hold_at_most');
 is($s->query("SELECT redlock_release('extended', $token)"), 't', 'and goes on');
 is($s->run("SELECT redlock_extend('extended', $token, '1 s')")->{state}, '55000', 'what has ended is not extended');
 
@@ -190,7 +190,7 @@ is($t->query("SELECT redlock_try('wanted')"), 'f', 'and a try is in vain');
 $t->send("SELECT redlock_acquire('wanted', scope => 'session') > $token");
 is_queued('wanted', $t, 'a session of this host waits');
 $u->send("SELECT redlock_acquire('wanted', scope => 'session') > $token");
-is_queued('wanted', $u, 'another one behind it');
+is_queued('wanted', $u, 'a second session queues behind the first');
 is($host->safe_psql('postgres', 'SELECT pg_blocking_pids(' . $u->pid . ')'), '{' . $t->pid . '}', 'in the order of arrival');
 $b->send("SELECT redlock_acquire('wanted', scope => 'session') > $token");
 wait_until(sub { $other->safe_psql('postgres', "SELECT state FROM redlock_locks WHERE resource = 'wanted'") eq 'waiting' }, 'one of another host waits');
@@ -200,11 +200,11 @@ while (@waiting)
 {
 	my ($next) = grep { $_->done } @waiting;
 	next unless $next;
-	is($next->result->{out}, 't', 'one who waited has it');
+	is($next->result->{out}, 't', 'a waiter gets the released lock');
 	is($next->query("SELECT redlock_release('wanted')"), 't', 'and gives it back');
 	@waiting = grep { $_ != $next } @waiting;
 }
-is(view('state', 'wanted'), '', 'nobody has it in the end');
+is(view('state', 'wanted'), '', 'no session has the lock in the end');
 
 # A waiter looks by itself once a second only.  The subject is time: it is woken.
 my $began = time;
@@ -227,17 +227,17 @@ foreach my $round (1 .. 24)
 	$t->send("SELECT (redlock_acquire_all(ARRAY['woken', 'woken, too'], scope => 'session', mode => 'shared'))[1] > $token");
 	$u->send("SELECT redlock_acquire('woken', scope => 'session', mode => 'shared') > $token");
 	wait_until(sub { $s->query("SELECT count(DISTINCT pid) FROM redlock_locks WHERE resource = 'woken' AND state = 'queued'") eq '2' },
-		'two wait to share it');
+		'two readers wait');
 	$began = time;
 	$s->query("SELECT redlock_release('woken', $token)");
-	is($_->result->{out}, 't', 'and share it after the release') foreach $t, $u;
+	is($_->result->{out}, 't', 'and get it after the release') foreach $t, $u;
 	$woken += time - $began;
 	$_->query('SELECT redlock_release_all()') foreach $t, $u;
 }
 cmp_ok($woken, '<', 6, 'the release wakes all of them');
 $token = $s->query("SELECT redlock_acquire('woken', scope => 'detached', hold_at_most => '1 s')");
 $t->send("SELECT redlock_acquire('woken', scope => 'session') > $token");
-is($t->result->{out}, 't', 'so does its end');
+is($t->result->{out}, 't', 'the end of hold_at_most wakes a waiter');
 $t->query("SELECT redlock_release('woken')");
 
 # a cancelled waiter leaves its place
@@ -249,8 +249,8 @@ is_queued('left', $u, 'and the second, who wants others, too');
 $host->safe_psql('postgres', 'SELECT pg_cancel_backend(' . $t->pid . ')');
 is($t->result->{state}, '57014', 'the first is cancelled');
 wait_until(sub { view('state', '0') eq 'held' }, 'the second has the lock that is before it');
-is(view('state', 'right'), '', 'and not the one behind it');
-is($t->query("SELECT redlock_try('right')"), 't', 'which others can have');
+is(view('state', 'right'), '', 'the second does not hold the lock behind the queued lock');
+is($t->query("SELECT redlock_try('right')"), 't', 'another session gets the lock behind the queued lock');
 is($s->query("SELECT redlock_release('left', $token)"), 't', 'it is released');
 is($u->result->{state}, '', 'the second has all');
 is($u->query('SELECT redlock_release_all()'), 3, 'three');
@@ -270,7 +270,7 @@ $token = acquire($s, 'relied on');
 attached($t, 'relied on', $token);
 is($s->query("SELECT redlock_release('relied on', $token)"), 't', 'another session releases what a transaction relies on');
 my $result = $t->run("SELECT redlock_check('relied on')");
-is($result->{state}, '40001', 'which finds it lost');
+is($result->{state}, '40001', 'the attached session finds the lease lost');
 $t->query('ROLLBACK');
 $token = acquire($s, 'relied on');
 attached($t, 'relied on', $token);
@@ -283,7 +283,7 @@ like($result->{detail}, qr/^The lock was released by its token, its hold_at_most
 is($s->query('SELECT count(*) FROM work'), 0, 'nothing was done');
 attached($t, 'relied on', $next);
 $t->query('COMMIT');
-is($s->query("SELECT count(*) FROM work"), 1, 'one that relies on the new one commits');
+is($s->query("SELECT count(*) FROM work"), 1, 'a transaction attached to the new lease commits');
 is($s->query("SELECT redlock_release('relied on', $next)"), 't', 'and leaves it');
 
 $token = $s->query("SELECT redlock_acquire('ends', scope => 'detached', hold_at_most => '1 s')");
@@ -295,7 +295,7 @@ $t->query('ROLLBACK');
 $token = $s->query("SELECT redlock_acquire('goes on', scope => 'detached', hold_at_most => '2 s', ttl => '1500 ms')");
 attached($t, 'goes on', $token);
 $t->send('SELECT pg_sleep(4)');
-is($s->query("SELECT redlock_extend('goes on', $token, '10 min') > now()"), 't', 'one whose lease is extended meanwhile');
+is($s->query("SELECT redlock_extend('goes on', $token, '10 min') > now()"), 't', 'the statement of a transaction whose detached lease was extended');
 is($t->result->{state}, '', 'is not cancelled');
 is($t->run('COMMIT')->{state}, '', 'and commits');
 is($s->query("SELECT redlock_release('goes on', $token)"), 't', 'it is released');
@@ -307,16 +307,16 @@ $s->query("SET redlock.ttl = '6 s'");
 $token = acquire($s, 'lost');
 attached($t, 'lost', $token);
 $_->pause foreach @nodes[ 0, 1 ];
-wait_until(sub { view('state', 'lost') eq '' }, 'without nodes it is over, since nobody would release it');
+wait_until(sub { view('state', 'lost') eq '' }, 'without nodes the lease is over, without a release');
 cmp_ok(stat_of("lost - $lost"), '>', 0, 'and counted as lost');
 $result = $t->run('COMMIT');
-is($result->{state}, '40001', 'who relied on it does not commit');
+is($result->{state}, '40001', 'a transaction attached to the lost lock does not commit');
 like($result->{detail}, qr/^No quorum of nodes renewed the lease in time: .*@{[ $nodes[0]->address ]}/, 'and learns why');
 is($s->run("SELECT redlock_release('lost', $token)")->{state}, '55000', 'there is nothing to release');
 $_->resume foreach @nodes[ 0, 1 ];
 wait_nodes_ready($host, 3);
 wait_nodes_ready($other, 3);
-wait_until(sub { key_count('redlock:lost', @nodes) == 0 }, 'it is released at the nodes that are back');
+wait_until(sub { key_count('redlock:lost', @nodes) == 0 }, 'the lost lock is released at the nodes when the nodes are back');
 $s->query("RESET redlock.ttl");
 
 # ---- the broker ----
@@ -342,6 +342,6 @@ is(key_count('redlock:stopped', @nodes) + key_count('redlock:stopped too', @node
 $host->start;
 wait_nodes_ready($host, 3);
 is(psql_result($host, "SELECT redlock_check('stopped', $token)")->{state}, '55000', 'and knows nothing of it afterwards');
-is($b->query("SELECT redlock_try('stopped')"), 't', 'others can have it');
+is($b->query("SELECT redlock_try('stopped')"), 't', 'another host gets the lock of the stopped server');
 $b->quit;
 done_testing();

@@ -146,7 +146,7 @@ is($session->run("SELECT redlock_fence('stale')")->{state},
 
 $publisher->safe_psql('postgres',
 	"INSERT INTO redlock_shared_fences (resource, token, passed_at) SELECT 'shared', 9000000000000000, clock_timestamp()");
-catches_up('the fence of a newer one who shares it');
+catches_up('the fence of a newer reader');
 $session->query("SELECT redlock_acquire('shared', scope => 'session')");
 is($session->run("SELECT redlock_fence('shared')")->{state},
 	'40001', 'a stale exclusive holder on the subscriber is refused');
@@ -186,7 +186,7 @@ my $dump = $subscriber->backup_dir . '.sql';
 command_ok([ 'pg_dump', '-d', $subscriber->connstr('postgres'), '--no-subscriptions', '-f', $dump ], 'pg_dump');
 $subscriber->safe_psql('postgres', 'CREATE DATABASE restored');
 command_ok([ 'psql', '-XAtq', '-v', 'ON_ERROR_STOP=1', '-d', $subscriber->connstr('restored'), '-f', $dump ],
-	'what it dumped is restored');
+	'psql restores the dump');
 is( $subscriber->safe_psql('restored',
 		"SELECT tgname, tgenabled FROM pg_trigger WHERE tgrelid = 'redlock_fences'::regclass"),
 	'redlock_fence_merge|R', 'with the trigger');

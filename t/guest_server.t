@@ -27,7 +27,7 @@ my @names = map { (split)[2] } qx(nm -D --defined-only $pkglibdir/redlock_pg.so)
 ok((grep { $_ eq 'redlock_acquire' } @names), 'the library has a function that SQL calls');
 is_deeply([grep { !/^(_|Pg_magic_func$|(pg_finfo_)?redlock_)/ } @names], [], 'no name but its own');
 
-ok(!-e "$pkglibdir/bitcode/redlock_pg", 'nor has it bitcode, by which functions would be inlined that call others');
+ok(!-e "$pkglibdir/bitcode/redlock_pg", 'the library has no bitcode');
 
 # ---- the same results and messages ----
 

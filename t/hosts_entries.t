@@ -109,7 +109,7 @@ wait_until(
 		return $beats > 3 || keys %states > 1;
 	},
 	'the host has been told several times of the others');
-is(join(' ', keys %states), '55000', 'which does not end the disagreement');
+is(join(' ', keys %states), '55000', 'which does not end the conflict');
 
 write_at(<<LUA, $nodes[2]);
 for _, key in ipairs(redis.call('KEYS', '$HOSTS\\0users:*')) do

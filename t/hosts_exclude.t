@@ -154,7 +154,7 @@ becomes_free('job', 'the end of a session releases its locks');
 $short = session($host_a);
 $short->query("SELECT redlock_acquire('job', scope => 'session')");
 $short->vanish;
-becomes_free('job', 'so does the death of its client');
+becomes_free('job', 'a lock is free after the death of the client');
 
 # ---- prepared transactions can't take their locks with them ----
 

@@ -50,12 +50,12 @@ foreach my $away ([ 0, 1 ], [2], [ 3, 4 ])
 	wait_nodes_ready($host{a}, scalar @there);
 	is(state_on($host{a}), '55000', "without nodes @$away it refuses");
 	replace_broker($host{a});
-	refuses_on($host{a}, $id_of_a, $nodes[ $there[0] ], 'so does its next broker');
+	refuses_on($host{a}, $id_of_a, $nodes[ $there[0] ], 'the next broker refuses, too');
 	$_->resume foreach @nodes[@$away];
 	wait_nodes_ready($host{a}, 3);
 	is(state_on($host{a}), '55000', 'and when they are back');
 	wait_nodes_ready($host{b}, 3);
-	wait_until(sub { $host{a}->safe_psql('postgres', "SELECT count(*) FROM redlock_hosts WHERE NOT agrees") eq '1' }, 'they know each other');
+	wait_until(sub { $host{a}->safe_psql('postgres', "SELECT count(*) FROM redlock_hosts WHERE NOT agrees") eq '1' }, 'host a sees the conflict');
 }
 
 # ---- another broker, and nodes that name a third host, with the second one's settings ----
@@ -95,7 +95,7 @@ $host{a}->append_conf('postgresql.conf', "redlock.nodes = '" . join(', ', map { 
 $host{a}->reload;
 wait_until(sub { $host{a}->safe_psql('postgres', "SELECT count(*) FROM redlock_nodes WHERE state = 'ready'") eq '1' },
 	'only the node that both have answers');
-refuses_on($host{a}, $id_of_a, $nodes[2], 'it refuses while they are away');
+refuses_on($host{a}, $id_of_a, $nodes[2], 'host a refuses while its nodes are away');
 $_->resume foreach @nodes[ 5, 6 ];
 wait_nodes_ready($host{a}, 3);
 is(state_on($host{a}), '55000', 'and when they are there');

@@ -89,7 +89,7 @@ $own->kill9;
 my $early = redlock_cluster('early', nodes => [ $way, $nodes[2], $own ], ready => 2);
 wait_until(sub { state_on($early) eq '' }, 'a host whose own node is down takes locks');
 $way->stop;
-wait_until(sub { state_on($early) eq '08006' }, 'it has no majority without a node of the others');
+wait_until(sub { state_on($early) eq '08006' }, 'without a node of the other hosts, the newcomer has no majority');
 $own->start;
 my %early;
 wait_until(sub { $early{ state_on($early) }++; return exists $early{'55000'}; }, 'it is refused when its own node has started', 90);
@@ -177,7 +177,7 @@ set($laptop, "redlock.max_ttl = '50s'", 'redlock.on_disagreement = warn');
 wait_until(sub { state_on($host{$_}) eq '55000' }, "$_ is stopped by a host that takes locks all the same", 60) foreach qw(a b);
 $result = psql_result($host{a}, "SELECT redlock_try('tried')");
 like($result->{hint}, qr/Set redlock\.on_disagreement to refuse on that host, or stop that host: with warn, that host goes on to take locks\./,
-	'who is told what to do');
+	'the hint says what to do about the other host');
 is($held->query("SELECT redlock_check('held') > '0'"), 't', 'what is held stays held');
 is(standing_of($host{a}, 'laptop'), 'warns', 'the view');
 
@@ -185,7 +185,7 @@ my $by_laptop = session($laptop);
 $by_laptop->query("SELECT redlock_acquire('of the laptop', scope => 'session')");
 set($laptop, 'redlock.on_disagreement = refuse');
 wait_until(sub { standing_of($host{a}, 'laptop') eq 'holds' }, 'it refuses, and still has a lock', 60);
-is(states_during_beats([ $host{a} ], [ $id{a} ]), '55000', 'so the others wait');
+is(states_during_beats([ $host{a} ], [ $id{a} ]), '55000', 'the other hosts take no locks');
 like(psql_result($host{a}, "SELECT redlock_try('tried')")->{hint}, qr/Wait until that host has released its locks/, 'as they say');
 $by_laptop->quit;
 wait_until(sub { state_on($host{$_}) eq '' }, "$_ goes on when the lock is released", 60) foreach qw(a b);

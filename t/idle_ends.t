@@ -41,17 +41,17 @@ sub is_idle
 # ---- wanted alone, by another host ----
 
 pair('wanted', 'shared', '10 min');
-is_idle('wanted', 'shared', 'a shared lock stays');
+is_idle('wanted', 'shared', 'a shared lock becomes idle');
 like($b->run("SELECT redlock_acquire('wanted', scope => 'session', wait => '20 s')")->{out}, qr/^\d+$/,
 	'another host that waits for it gets it alone');
 $b->query("SELECT redlock_release('wanted')");
 
-# ---- a shorter stay than the one before ----
+# ---- a shorter idle time than the one before ----
 
 foreach my $mode (qw(shared exclusive))
 {
 	pair("short $mode", $mode, '10 min');
-	is_idle("short $mode", $mode, "$mode: a lease stays");
+	is_idle("short $mode", $mode, "$mode: a lease becomes idle");
 	pair("after $mode", $mode, '10 min');    # the broker has seen the one before by then
 	pair("short $mode", $mode, '200 ms');
 	wait_until(sub { key_count("redlock:short $mode", @nodes) == 0 },
@@ -91,7 +91,7 @@ note "it was ahead by $most_us us at most";
 my %last = map { $_ => session($host) } qw(exclusive shared);
 $s->query('SELECT redlock_release_idle()');
 pair('first', 'exclusive', '10 min');
-is_idle('first', 'exclusive', 'a lease stays');
+is_idle('first', 'exclusive', 'a lease is idle');
 foreach my $mode (sort keys %last)
 {
 	my $pid = $last{$mode}->pid;
@@ -106,10 +106,10 @@ foreach my $mode (sort keys %last)
 my $pid_file = $host->data_dir . '/postmaster.pid';
 my ($postmaster) = split /\n/, slurp_file($pid_file);
 kill 'INT', $postmaster;
-wait_until(sub { key_count('redlock:first', @nodes) == 0 }, 'the server stops, and no lease stays');
+wait_until(sub { key_count('redlock:first', @nodes) == 0 }, 'the server stops, and no lease is idle');
 is(key_count("redlock:last $_", @nodes), 3, "$_: the session has its lease yet") foreach sort keys %last;
 kill 'CONT', $_->pid foreach values %last;
-wait_until(sub { key_count("redlock:last $_", @nodes) == 0 }, "$_: it does not stay when the session releases it", 20)
+wait_until(sub { key_count("redlock:last $_", @nodes) == 0 }, "$_: it does not become idle when the session releases it", 20)
   foreach sort keys %last;
 wait_until(sub { !-e $pid_file }, 'the server has stopped', 20);
 $host->restart;    # the test's modules must not stop it again

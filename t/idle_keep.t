@@ -59,7 +59,7 @@ is_given_up('off', 'keep_idle is off');
 
 my $token   = pair($s, 'own', "keep_idle => '1 min'");
 my $granted = stat_of('granted');
-is(state_of('own'), $idle, 'a lease stays with nobody');
+is(state_of('own'), $idle, 'a lease becomes idle');
 is(key_count('redlock:own', @nodes), 3, 'at the nodes, too');
 is(pair($t, 'own', "keep_idle => '1 min'"), $token + 1, 'another session takes it, with the next token');
 is(stat_of("granted - $granted, taken_idle, handed_over, recalled"), '0|1|0|0', 'without the nodes');
@@ -68,7 +68,7 @@ is($t->query("SELECT redlock_try('own')"), 't', 'a try takes it');
 is(state_of('own') =~ s/\|\d.*//r, 'held|transaction', 'and holds it');
 is($s->query("SELECT redlock_try('own')"), 'f', 'alone');
 $t->query('COMMIT');
-is_given_up('own', 'its last holder wanted no stay');
+is_given_up('own', 'its last holder had no keep_idle');
 
 $s->query("SET redlock.keep_idle = '1 min'");
 $s->query("BEGIN; SELECT redlock_acquire('set'); COMMIT");
@@ -82,7 +82,7 @@ $s->query("SELECT redlock_acquire('set', scope => 'session'); DISCARD ALL");
 is(state_of('set'), $idle, 'at DISCARD ALL');
 $s->query("SET redlock.keep_idle = '1 min'");
 pair($s, 'limited', "hold_at_most => '50 s'");
-is_given_up('limited', 'a lease with a limit does not stay');
+is_given_up('limited', 'a lease with a limit does not become idle');
 
 # ---- other terms ----
 
@@ -91,7 +91,7 @@ is(stat_of("granted - $granted"), 3, 'another ttl is asked for');
 $s->query("SELECT redlock_release('set')");
 cmp_ok(pair($s, 'set', "hold_at_least => '1 ms', ttl => '40 s'"), '>', $token + 1, 'limits, too');
 is(stat_of("granted - $granted"), 4, 'of the nodes');
-is_given_up('set', 'and it does not stay');
+is_given_up('set', 'and it does not become idle');
 
 # ---- how it ends ----
 
@@ -106,13 +106,13 @@ cmp_ok(time - $began, '<', 19, 'and nobody waited for the next renewal, after 20
 $s->query("SET redlock.ttl = '900 ms'");
 my $renewed = stat_of('renewed');
 pair($s, 'long', "keep_idle => '3 s'");
-wait_until(sub { stat_of("renewed >= $renewed + 5") eq 't' }, 'a lease that stays is renewed');
+wait_until(sub { stat_of("renewed >= $renewed + 5") eq 't' }, 'an idle lease is renewed');
 is_given_up('long', 'its time is over, after renewals');
 is(stat_of('lost'), 0, 'and it was never lost');
 $s->query("SET redlock.ttl = '60 s'");
 
 pair($s, 'wanted', "keep_idle => '1 s', ttl => '50 s'");
-is($b->query("SELECT redlock_acquire('wanted', scope => 'session', wait => '30 s') > 0"), 't', 'another host has it after the stay');
+is($b->query("SELECT redlock_acquire('wanted', scope => 'session', wait => '30 s') > 0"), 't', 'another host has it after the idle time');
 $b->query("SELECT redlock_release('wanted')");
 
 pair($s, "all $_", "keep_idle => '10 min'") for 1 .. 3;
@@ -127,7 +127,7 @@ $s->query("SELECT redlock_acquire('held', scope => 'session')");
 $host->reload;
 is_given_up('reload', 'the reload');
 is($s->query("SELECT redlock_release('held')"), 't', 'what is held stays held');
-is($host->safe_psql('postgres', 'SELECT redlock_release_idle()'), 1, 'and stays then');
+is($host->safe_psql('postgres', 'SELECT redlock_release_idle()'), 1, 'and is idle then');
 
 foreach my $end (qw(quit vanish))
 {
@@ -145,7 +145,7 @@ is($s->query("SELECT count(redlock_acquire('hold ' || i, scope => 'session')) FR
 is($host->safe_psql('postgres', "SELECT locks, max_locks FROM redlock_stats"), '16|16', 'for as many as may be');
 is($t->run("SELECT redlock_try('one more')")->{state}, '53400', 'but not for more');
 is($s->query("SELECT redlock_release_all()"), 16, 'they are released');
-is($host->safe_psql('postgres', "SELECT locks FROM redlock_stats"), 16, 'and stay');
+is($host->safe_psql('postgres', "SELECT locks FROM redlock_stats"), 16, 'and are idle');
 is($host->safe_psql('postgres', 'SELECT redlock_release_idle()'), 16, 'all of them');
 
 # ---- a try of another host ----
@@ -174,7 +174,7 @@ wait_until(
 is(join(' ', keys %ends), 'f', 'also when lock_timeout is shorter than it waits for the other host');
 $b->query('RESET lock_timeout');
 is($s->query("SELECT redlock_token('tried') = $held, redlock_release('tried')"), 't|t', 'which does not disturb it');
-is(state_of('tried'), $idle, 'nor keep the lock from staying, as nobody waits');
+is(state_of('tried'), $idle, 'nor keep the lease from being idle, as nobody waits');
 is($b->query("SELECT redlock_try('tried', scope => 'session')"), 't', 'then a try gets it');
 $b->query("SELECT redlock_release('tried')");
 
@@ -186,7 +186,7 @@ wait_until(sub { $host->safe_psql('postgres', "SELECT count(*) FROM redlock_lock
 $s->query("SELECT redlock_release('unannounced')");
 like($t->result->{out}, qr/^\d+$/, 'and takes it over');
 $t->query("SELECT redlock_release('unannounced')");
-is_given_up('unannounced', 'the nodes were not told that it may stay');
+is_given_up('unannounced', 'the nodes were not told that it may become idle');
 
 # ---- many takes ----
 
@@ -226,11 +226,11 @@ is(stat_of('granted') - $granted, 0, 'more takes than a grant has tokens for ask
 is(state_of('busy'), $idle, 'and leave the lease idle');
 is(stat_of('lost'), 0, 'that was never lost');
 
-# with a shorter stay than the lease had, too: the broker is told once
+# with a shorter keep_idle than the lease had, too: the broker is told once
 $s->query("SELECT redlock_acquire('busy', scope => 'session', keep_idle => '10 min'), redlock_release('busy')");
 $switches = switches();
 $s->query("DO \$\$ BEGIN FOR i IN 1 .. 900 LOOP PERFORM redlock_acquire('busy', scope => 'session', keep_idle => '1 min'), redlock_release('busy'); END LOOP; END \$\$");
-cmp_ok(switches() - $switches, '<', 90, 'nor for a shorter stay each time');
+cmp_ok(switches() - $switches, '<', 90, 'nor for a shorter keep_idle each time');
 
 # If the nodes or the broker are slow to give tokens, the session waits for tokens, and does not ask
 # for the lock again.
@@ -260,14 +260,14 @@ my $soon = 20;
 $node_timeout->('1min');
 $granted = stat_of('granted');
 $out_of_tokens->('slow', $slow, "SELECT take('slow', 1000)");
-is(state_of('slow'), $idle, 'the lease stays');
+is(state_of('slow'), $idle, 'the lease is idle');
 $as_ever->();
 is($s->result->{message}, '', 'the session goes on when they have come');
-is(stat_of('granted') - $granted, 1, 'by its one grant');
+is(stat_of('granted') - $granted, 1, 'the session goes on by a single grant');
 
 my $broker = broker_pid($host);
 $out_of_tokens->('late', sub { kill 'STOP', $broker }, "SELECT take('late', 1000)");
-is(state_of('late'), $idle, 'the lease stays while the broker is stopped');
+is(state_of('late'), $idle, 'the lease is idle while the broker is stopped');
 kill 'CONT', $broker;
 is($s->result->{message}, '', 'the session goes on when it has fetched some');
 is(stat_of('granted') - $granted, 2, 'by one grant, too');
@@ -277,7 +277,7 @@ $out_of_tokens->('time', $slow);
 $s->result;
 $s->send("SELECT redlock_acquire('time', scope => 'session', keep_idle => '10 min', wait => '100 ms')");
 wait_until(sub { $s->done }, 'no tokens are waited for when the time is over', $soon);
-like($s->result->{state}, qr/^(55P03|08006)$/, 'it fails as it would without a stay');
+like($s->result->{state}, qr/^(55P03|08006)$/, 'it fails as it would without an idle lease');
 $as_ever->();
 is_given_up('time', 'there was no time');
 
@@ -286,7 +286,7 @@ $s->result;
 $s->send("SELECT redlock_acquire('other', scope => 'session', keep_idle => '10 min', ttl => '50 s') > 0");
 wait_until(sub { state_of('other') =~ /^waiting/m }, 'nor by who wants another ttl', $soon);
 $as_ever->();
-is($s->result->{out}, 't', 'who gets it from the nodes');
+is($s->result->{out}, 't', 'the session with another ttl gets the lock from the nodes');
 $s->query("SELECT redlock_release('other')");
 
 # ... for as long as they may come
@@ -297,7 +297,7 @@ is($s->result->{state}, '08006', 'and are no quorum');
 $as_ever->();
 is_given_up('silent', 'it had no tokens left, and none came');
 
-# ... and when they have not come, the lease does not stay without any
+# ... and when they have not come, the lease does not become idle without any
 $node_timeout->('2s');
 $s->query("SELECT take('vain', 200)");
 $slow->();
@@ -306,7 +306,7 @@ my $unrenewed = stat_of('unrenewed');
 $s->query("SELECT redlock_acquire('vain', scope => 'session', keep_idle => '10 min')");
 wait_until(sub { stat_of('unrenewed') > $unrenewed }, 'more tokens are asked for in vain');
 $s->query("SELECT redlock_release('vain')");
-unlike(state_of('vain'), qr/^idle/, 'who had the last one leaves the lease to nobody');
+unlike(state_of('vain'), qr/^idle/, 'a lease without a token left does not become idle');
 $as_ever->();
 is_given_up('vain', 'it has no tokens');
 is(stat_of('lost'), 0, 'and nobody has lost any of them');
@@ -333,7 +333,7 @@ pair($s, 'adopted', "keep_idle => '10 min'");
 pair($s, 'ending', "keep_idle => '2 s', ttl => '50 s'");
 replace_broker($host);
 is_given_up('ending', 'by the new broker');
-is(state_of('adopted'), $idle, 'another stays');
+is(state_of('adopted'), $idle, 'another is idle');
 is(key_count('redlock:adopted', @nodes), 3, 'at the nodes');
 wait_nodes_ready($host, 3);
 
@@ -349,7 +349,7 @@ $s->query('SELECT redlock_release_all()');
 # ---- the shutdown ----
 
 pair($s, 'last', "keep_idle => '10 min', ttl => '60 s'");
-is(key_count('redlock:last', @nodes), 3, 'a lease stays');
+is(key_count('redlock:last', @nodes), 3, 'a lease is idle');
 $_->quit for $s, $t;
 $host->stop('fast');
 is(key_count('redlock:last', @nodes), 0, 'until the server stops');

@@ -178,7 +178,7 @@ $next->send("SELECT redlock_acquire('over', scope => 'session', ttl => '10 s') >
 wait_until(sub { $admin->query("SELECT valid_for < '4.5 s' FROM redlock_locks WHERE resource = 'over' AND state = 'held'") eq 't' },
 	'it is nearly over');
 kill 'CONT', $pid;
-is($s->result->{out}, "t\nt", 'its session has it, and releases it');
+is($s->result->{out}, "t\nt", 'the session gets and releases the lock');
 wait_until(sub { $admin->query("SELECT state FROM redlock_locks WHERE resource = 'over' AND pid = " . $next->pid) eq 'waiting' },
 	'the next one asks the nodes');
 kill 'CONT', $broker;
@@ -242,7 +242,7 @@ fail_with('the redlock broker has not asked for "%s" in time', '%s ends, and is 
 kill 'CONT', $broker;
 is($s->query("SELECT redlock_try('stopped', scope => 'session')"), 't', 'the lock is free when it goes on');
 is($s->query("SELECT redlock_try('call ' || n, scope => 'session') FROM generate_series(0, 4) n"), join("\n", ('t') x 5),
-	'so are the others');
+	'the locks of the failed calls are free, too');
 $s->quit;
 
 # the same where there is none at all

@@ -301,7 +301,7 @@ stop($session_a->pid);
 my $renewed = $data_b->query('SELECT renewed FROM redlock_stats');
 ok( $host_a->poll_query_until('postgres', "SELECT renewed >= $renewed + 6 FROM redlock_stats"),
 	'the lease of a stopped backend is renewed');
-is($session_b->query("SELECT redlock_try('job')"), 'f', 'so nobody else gets it');
+is($session_b->query("SELECT redlock_try('job')"), 'f', 'another host does not get the lock of the stopped backend');
 go_on();
 is($session_a->run('COMMIT')->{state}, '', 'and it may commit');
 $data_b->query('DELETE FROM work');

@@ -96,6 +96,6 @@ foreach my $round (1 .. $ROUNDS)
 }
 is($total, 0, 'no lock had two holders');
 like(join('', map { slurp_file($_->logfile) } values %host), qr/redlock\.nodes is not yet in force\n.*Host "[ab]" is about to/,
-	'who withdrew says so');
+	'the log of the host that withdrew names the other host');
 
 done_testing();

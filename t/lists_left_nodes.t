@@ -89,7 +89,7 @@ sub lives_on
 		$ways{$way}->($pid);
 		replaced($pid, "$what, $way");
 		ok($host->poll_query_until('postgres', "SELECT renewed >= $renewed + 2 FROM redlock_stats"),
-			"$what, $way: it renews the lease")
+			"$what, $way: the new broker renews the lease")
 		  or diag($host->safe_psql('postgres', 'SELECT * FROM redlock_nodes'));
 		is($s->run("SELECT redlock_check('held') > '0'")->{out}, 't', "$what, $way: which is valid");
 	}
@@ -111,7 +111,7 @@ sub is_given_back
 		},
 		"$what: no key is left", 4);
 	ok(nodes_are("count(*) FILTER (WHERE state = 'leaving') = 0"),
-		"$what: then nobody stays connected to what is not listed");
+		"$what: then no host stays connected to unlisted nodes");
 	return;
 }
 

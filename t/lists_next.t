@@ -93,7 +93,7 @@ foreach (1 .. 5)
 	shown($host, 'now=3 0', 'and goes');
 }
 end_repeats($host);
-is($_->result->{message}, '', 'who asks meanwhile notices nothing') foreach $tries, $waits;
+is($_->result->{message}, '', 'waiters and tries notice nothing of the change') foreach $tries, $waits;
 $host->safe_psql('postgres', 'DROP TABLE end_repeats');
 $_->quit foreach $tries, $waits;
 
@@ -136,7 +136,7 @@ $s->query("SELECT redlock_acquire('kept', hold_at_least => '20 s', scope => 'ses
 $s->query("SELECT redlock_release('kept')");
 wait_until(sub { 6 == grep { $_->cli('GET', 'redlock:kept') =~ /kept/ } @old, @new },
 	'a key that is kept is at the nodes of both lists');
-is($host->safe_psql('postgres', 'SELECT kept_until IS NULL FROM redlock_stats'), 't', 'so nobody has to wait for its end');
+is($host->safe_psql('postgres', 'SELECT kept_until IS NULL FROM redlock_stats'), 't', 'redlock_stats.kept_until is null');
 
 # the file is read while no broker could put the lists into force
 $pid = broker_pid($host);
@@ -168,7 +168,7 @@ $s->query("SELECT redlock_acquire('kept', hold_at_least => '6 s'), redlock_acqui
 put($host, \@new, \@old);
 wait_until(sub { $host->safe_psql('postgres',
 		"SELECT kept_until > now() AND kept_until < now() + interval '7 s' FROM redlock_stats") eq 't' },
-	'what was kept before the other list came is told');
+	'redlock_stats has the end of the key kept before the change');
 shown($host, 'next=3 now=3 0', 'while all leases are settled');
 wait_until(sub { $host->safe_psql('postgres', 'SELECT kept_until IS NULL FROM redlock_stats') eq 't' }, 'until its end');
 
@@ -208,7 +208,7 @@ like($none->{message}, qr/no list of nodes is in force/, 'which the error says')
 put($other, [], []);
 $other->restart;
 like(psql_result($other, "SELECT redlock_try('new')")->{message}, qr/redlock\.nodes is not set/,
-	'it stops, though it has nobody to tell of that; nor has one without nodes');
+	'a server with unusable lists stops, and so does a server without nodes');
 $other->restart;
 $_->stop foreach $host, $other;
 unlike(slurp_file($_->logfile), qr/$secret/, 'no password in the log') foreach $host, $other;

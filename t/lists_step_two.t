@@ -72,8 +72,8 @@ sub excludes
 
 	local $Test::Builder::Level = $Test::Builder::Level + 1;
 	isnt(tries($other), 't', "$what: there are no two holders");
-	is($session->query("SELECT redlock_check('job') > '0'"), 't', "$what: one holds it");
-	ok(!is_so($other, $is_new), "$what: the other one has not left the old nodes");
+	is($session->query("SELECT redlock_check('job') > '0'"), 't', "$what: one session holds the lock");
+	ok(!is_so($other, $is_new), "$what: the other host has not left the old nodes");
 	return;
 }
 

@@ -88,7 +88,7 @@ sub refused
 	refused($session, "CALL redlock_run('eleven', 'SELECT 1')", 'and a run');
 	refused($session, "CALL redlock_lock('eleven', scope => 'session')", 'and redlock_lock');
 	refused($session, "SELECT redlock_try('more', permits => 3, scope => 'session')", 'and a permit');
-	is($session->query("SELECT redlock_try('nine', scope => 'session')"), 't', 'what it holds it acquires again');
+	is($session->query("SELECT redlock_try('nine', scope => 'session')"), 't', 'a role over the limit acquires a held lock again');
 	is($session->query('SELECT redlock_release_all()'), 6, 'and releases');
 	is($session->query("SELECT redlock_try('one', scope => 'session')"), 't', 'as well as what it brought in before');
 	is($host->safe_psql('postgres', "SELECT refused FROM redlock_roles WHERE role = 'role$number'"), 6, 'redlock_roles counts what was refused');
@@ -113,7 +113,7 @@ sub refused
 	$session->query('SET ROLE other');
 	$session->query("SELECT redlock_try('as other', scope => 'session')");
 	is(brought_in($role), 1, 'SET ROLE does not change whose names they are');
-	is(brought_in('other'), 0, 'nobody else has brought it in');
+	is(brought_in('other'), 0, 'the role of SET ROLE has no new name');
 	$session->query("SELECT by_superuser('definer ' || n) FROM generate_series(1, 9) n");
 	is(brought_in($role), 10, 'nor does a SECURITY DEFINER function');
 	refused($session, "SELECT by_superuser('definer 10')", 'of a superuser');
@@ -160,7 +160,7 @@ sub refused
 	is(brought_in(), 5, 'once');
 	$session->query("SELECT redlock_acquire('f5', mode => 'shared', scope => 'session')");
 	$session->query("SELECT redlock_fence('f5')");
-	is(brought_in(), 7, 'also of those who share a lock');
+	is(brought_in(), 7, 'also of readers');
 	$session->query("SELECT redlock_fence('f5')");
 	is(brought_in(), 7, 'once');
 	$session->query("SELECT redlock_fence('f2'), redlock_fence('f3')");
@@ -198,7 +198,7 @@ sub refused
 	my $session = role(1);
 
 	$session->query("SELECT redlock_try('one', scope => 'session')");
-	is(brought_in(), 1, 'so they are new again');
+	is(brought_in(), 1, 'a known name counts as new after a restart');
 	refused($session, "SELECT redlock_try('two', scope => 'session')", 'up to the limit');
 }
 

@@ -92,7 +92,7 @@ sub is_used { return $_[0]->cli(qw(INFO clients)) =~ /connected_clients:([2-9])/
 		wait_for_node($node->address, "state = 'backing off' AND last_error ~ '^could not connect: '", 'it is down');
 		$node->start;
 		wait_for_node($node->address, "state = 'ready' AND since > '$before'", 'and up again');
-		wait_until(sub { key_count('redlock:job', $node) == 1 }, 'with what it granted');
+		wait_until(sub { key_count('redlock:job', $node) == 1 }, 'the restarted node has the key again');
 	}
 	$s->query("SELECT redlock_release('job')");
 	wait_until(sub { key_count('redlock:job', @nodes) == 0 }, 'all release');

@@ -43,7 +43,7 @@ my $b = redlock_cluster('b', nodes => [ @nodes ]);
 my $there = session($b);
 $there->query("SELECT redlock_acquire('job', scope => 'session')");
 $waiter->send("SELECT redlock_acquire('job', scope => 'session')");
-wait_until(sub { clients($nodes[0]) =~ /\Q$one, $one\E|\Q$one\E.*\Q$one\E/ }, 'so has the one that hears of releases');
+wait_until(sub { clients($nodes[0]) =~ /\Q$one, $one\E|\Q$one\E.*\Q$one\E/ }, 'the connection for messages has the name, too');
 like(clients($nodes[0]), qr{redlock_pg/b }, 'and those of another host, whose name is its own');
 $there->query('SELECT redlock_release_all()');
 is($waiter->result->{state}, '', 'the waiter is woken');

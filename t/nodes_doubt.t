@@ -160,7 +160,7 @@ SKIP:
 	$s[$_]->send("SELECT redlock_try('lock $_', scope => 'session')") foreach 0, 1;
 	wait_until(sub { $host->safe_psql('postgres', "SELECT count(*) FROM redlock_locks WHERE state = 'waiting'") eq '2' }, 'two ask for a lock');
 	kill 'CONT', $broker;
-	is($_->result->{out}, 't', 'who gets it from the other nodes') foreach @s;
+	is($_->result->{out}, 't', 'the other nodes grant the lock') foreach @s;
 	wait_until(sub { key_count("redlock:lock $_", $redis[2]) == 1 }, 'the key is there') foreach 0, 1;
 	$node->obey;
 	$s[$_]->query("SELECT redlock_release('lock $_')") foreach 0, 1;

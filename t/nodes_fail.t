@@ -204,7 +204,7 @@ wait_until(sub { key_count('redlock:half', @nodes[ 1, 4 ]) == 0 },
 
 $_->resume for @hang;
 wait_nodes_ready($_, 5) for $host_a, $host_b;
-no_key_left('half', 'nor do those that hung');
+no_key_left('half', 'no key is left at the nodes that hung');
 works('after they went on');
 
 # ---- a majority is dead ----
@@ -241,7 +241,7 @@ $_->start for @nodes;
 wait_nodes_ready($_, 5) for $host_a, $host_b;
 is($session_a->result->{out}, 't', 'and gets the lock when the nodes are there');
 $session_a->query('COMMIT');
-is($patient->result->{out}, 't', 'so does the one behind it');
+is($patient->result->{out}, 't', 'the next waiter gets the lock, too');
 $patient->quit;
 works('after all came back');
 

@@ -157,18 +157,18 @@ sub fails_with_oom
 }
 
 fails_with_oom($app->run("SELECT redlock_try('unheard of', scope => 'session')"), 'a full node grants no new name');
-fails_with_oom($app->run("SELECT redlock_try_all(ARRAY['known', 'unheard of, too'], scope => 'session')"), 'nor one beside one that it knows');
-is($app->query("SELECT redlock_try('known', scope => 'session')"), 't', 'it grants one that it knows');
+fails_with_oom($app->run("SELECT redlock_try_all(ARRAY['known', 'unheard of, too'], scope => 'session')"), 'a full node refuses a call for a known and a new name');
+is($app->query("SELECT redlock_try('known', scope => 'session')"), 't', 'a full node grants a known name');
 is($on_b->query("SELECT redlock_try('known', scope => 'session')"), 'f', 'to one session');
 is($app->query("SELECT redlock_try_all(ARRAY['one', 'two'], scope => 'session')"), 't', 'several');
 is($app->query("SELECT redlock_try('shared', mode => 'shared', scope => 'session')"), 't', 'a shared one');
-is($on_b->query("SELECT redlock_try('shared', mode => 'shared', scope => 'session')"), 't', 'to hosts that share it');
+is($on_b->query("SELECT redlock_try('shared', mode => 'shared', scope => 'session')"), 't', 'a full node lets hosts share a known name');
 is($app->query("SELECT redlock_try('permit', permits => 2, scope => 'session')"), 't', 'a permit');
 $on_b->send("SELECT redlock_acquire('known', wait => '1 min', scope => 'session')");
 wait_until(sub { $known_host->safe_psql('postgres', "SELECT count(*) FROM redlock_locks WHERE resource = 'known' AND state = 'waiting'") == 1 },
 	'a session of another host waits');
 is($app->query("SELECT redlock_release('known')"), 't', 'a lock is released there');
-is($on_b->result->{state}, '', 'and the one that waits gets it');
+is($on_b->result->{state}, '', 'the waiter of the other host gets the lock');
 is($on_b->query('SELECT redlock_release_all()'), 2, 'which releases it');
 is($app->query('SELECT redlock_release_all()'), 4, 'all others are released');
 is($renewed->query("SELECT redlock_release('given back')"), 't', 'and what was acquired before');
@@ -196,7 +196,7 @@ $renewed->query("SELECT redlock_release('renewed')");
 replace_broker($host);
 wait_nodes_ready($host, 3);
 is($app->query("SELECT redlock_try('known', scope => 'session')"), 't', 'a host that connects to full nodes uses them');
-is($renewed->query(q{SELECT count(redlock_check(resource, token)) FROM redlock_locks WHERE scope = 'detached'}), 1, 'and has what it had');
+is($renewed->query(q{SELECT count(redlock_check(resource, token)) FROM redlock_locks WHERE scope = 'detached'}), 1, 'the host still knows the detached lock');
 is(told(qr/WARNING:  redlock node \S+ has little memory left/), 6, 'each broker warns once');
 
 empty($_) foreach @nodes;

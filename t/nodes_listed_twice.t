@@ -53,7 +53,7 @@ unlink $first or die "$first: $!";
 symlink $server->socket, $second or die "$second: $!";
 $server->restart;
 wait_until(sub { node_has($second, "state = 'ready' AND votes_yes > 0") },
-	'it restarts, and renews it by its second name');
+	'after a restart, the second name of the node takes the renewal');
 
 wait_until(sub { stat_of('lost') == 1 }, 'the lease ends');
 is(stat_of('renewed'), $renewed, 'and was not renewed by one server of three nodes');
@@ -63,7 +63,7 @@ $holder->run("SELECT redlock_release('job')");
 $other->resume;
 symlink $server->socket, $first or die "$first: $!";
 wait_until(sub { node_has($first, "state = 'refused' AND last_error ~ 'same server'") },
-	'it is used by one name');
+	'one of the two names of the server is used');
 wait_nodes_ready($host, 2);
 wait_until(sub { $holder->run("SELECT redlock_try('job')")->{out} eq 't' },
 	'two servers are a quorum');

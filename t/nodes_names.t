@@ -100,13 +100,13 @@ wait_for_node('slow-0.invalid:1', "state = 'resolving'", 'a name hangs');
 is($s->query("SELECT redlock_try('job', scope => 'session')"), 't', 'the other nodes are a quorum');
 
 my @status = threads('status');
-is(scalar @status, 1, 'it hangs in a thread of its own');
+is(scalar @status, 1, 'the resolver hangs in one thread of its own');
 my ($blocked) = ($status[0] // '') =~ /^SigBlk:\s+([0-9a-f]+)/m;
 # all but KILL and STOP, and the two that glibc has for itself
 is($blocked, 'fffffffe7ffbfeff', 'which takes no signal');
 
 replace_broker($host);
-wait_for_node('slow-0.invalid:1', "state = 'resolving'", 'its successor asks anew');
+wait_for_node('slow-0.invalid:1', "state = 'resolving'", 'the next broker resolves the name again');
 is($s->query("SELECT redlock_check('job') > '0'"), 't', 'the lease is valid');
 
 # ---- many that hang ----
@@ -160,7 +160,7 @@ set_fault('late-workers', 1);
 with_faults(sub { $host->start });
 set_nodes(@nodes[ 0, 1 ], 'redis://no-such-host.invalid:2');
 set_fault('late-workers', 0);
-wait_for_node('no-such-host.invalid:2', 'true', 'it is not lost');
+wait_for_node('no-such-host.invalid:2', 'true', 'the change of the list is not lost');
 
 # ---- stop ----
 

@@ -109,7 +109,7 @@ foreach my $kind (sort keys %kinds)
 		is($result->{detail}, "The lock was granted to: $said.", "$kind: it says what holds the lock$more");
 	}
 	is($s->run("SELECT redlock_acquire('$name', wait => '150 ms', permits => 3)")->{state}, '55P03', "$kind: a wait for a permit ends");
-	is($s->run("SELECT redlock_acquire_all(ARRAY['free', '$name'], wait => '150 ms')")->{state}, '55P03', "$kind: so does one for several");
+	is($s->run("SELECT redlock_acquire_all(ARRAY['free', '$name'], wait => '150 ms')")->{state}, '55P03', "$kind: a wait for several locks ends, too");
 	my $result = $s->run("CALL redlock_run('$name', 'SELECT 1/0', record => true)");
 	is($result->{state}, '', "$kind: a run is skipped");
 	like($result->{err}, qr/NOTICE/, "$kind: with a notice");
@@ -217,7 +217,7 @@ foreach my $at ([ 'a minority', $nodes[0] ], [ 'all', @nodes ])
 			  map { slurp_file($host->logfile) =~ /lease on redlock "\Q$_\E" of .* was lost.*\n.*DETAIL:  (.*)/ } $hash, $string;
 			# how many nodes have told by then may differ
 			is(join(' ', map { /another session holds the lock there/ ? 'yes' : 'no' } $of_hash, $of_string), 'yes yes', 'with the same reason');
-			cmp_ok(scalar(() = $of_hash =~ /another session holds the lock there, or has held the lock since/g), '>=', 2, 'which says so of a majority');
+			cmp_ok(scalar(() = $of_hash =~ /another session holds the lock there, or has held the lock since/g), '>=', 2, 'a majority of the nodes reports another holder');
 		}
 		$_->quit foreach @holders;
 		wait_until(sub { $admin->query('SELECT releasing FROM redlock_stats') == 0 }, "all is released: $hash");
@@ -249,7 +249,7 @@ foreach my $which (sort keys %companions)
 	is($s->query($sql =~ s/NAME/$name/r), 't', "$which: the other nodes grant the lock");
 	wait_until(sub { $errors->() eq $nodes[1]->address }, "$which: that node alone has an error")
 	  or diag($admin->query('SELECT node, state, last_error FROM redlock_nodes'));
-	is($s->query("SELECT redlock_try('another $which')"), 't', "$which: other locks fare well");
+	is($s->query("SELECT redlock_try('another $which')"), 't', "$which: the nodes grant other locks");
 
 	# at all nodes it is an error of the call
 	$name = "with each $which of another type";

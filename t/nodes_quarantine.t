@@ -159,7 +159,7 @@ sub is_free_for
 	wait_nodes_ready($_, 5) foreach $host_a, $host_b;
 	is($on_b->query("SELECT redlock_try('held')"), 'f', 'the one that is held is not');
 	is($on_a->query("SELECT redlock_release('held')"), 't', 'until it is released');
-	is_free_for($on_b, 'held', 'then the other host gets it');
+	is_free_for($on_b, 'held', 'then the other host gets the released lock');
 
 	# a server that starts while a node is young has no memory of the node, and is careful
 	$nodes[1]->restart;
@@ -211,7 +211,7 @@ sub is_free_for
 	is_free_for($on_b, 'free', 'they vote again when their quarantine is over');
 	is($on_b->query("SELECT redlock_try('job')"), 'f', 'the lock is held as ever');
 	is($on_a->query("SELECT redlock_release('job')"), 't', 'until it is released');
-	is_free_for($on_b, 'job', 'then the other host gets it');
+	is_free_for($on_b, 'job', 'then the other host gets the released lock');
 	cmp_ok($on_b->query("BEGIN; SELECT redlock_acquire('job')"), '>', $token, 'with a larger token');
 	$on_b->query('COMMIT');
 

@@ -135,8 +135,8 @@ sub restart
 
 		if ($cases{$what}{wrong})
 		{
-			ok(node_is($node, "last_error = 'redlock.nodes says durable=yes, but $why'"), "$what: the view says that it does not count");
-			is(told($node, "is not durable, although redlock.nodes says so\n.*DETAIL:  The node says: $why\\.\n"), 1, "$what: so does the log, once");
+			ok(node_is($node, "last_error = 'redlock.nodes says durable=yes, but $why'"), "$what: the view says that the parameter does not count");
+			is(told($node, "is not durable, although redlock.nodes says so\n.*DETAIL:  The node says: $why\\.\n"), 1, "$what: the log says the same, once");
 		}
 		else
 		{
@@ -177,7 +177,7 @@ sub restart
 	# the node is asked for a vote when it has told of other hosts
 	wait_until(
 		sub { $s->query("SELECT redlock_try('job')"); node_is($later->{node}, "state = 'quarantined' AND quarantine ~ 'data was lost'") },
-		'who lost its data does not vote');
+		'a node that lost its data does not vote');
 
 	# ---- wrong lists change nothing ----
 
@@ -277,7 +277,7 @@ sub restart
 	# the node votes as soon as it may, and the log says so
 	my ($node, $url) = $may_not->('-evalsha');
 	set_nodes($url);
-	wait_for_node($node, "state = 'refused'", 'one that may not');
+	wait_for_node($node, "state = 'refused'", 'a node whose user lacks EVALSHA is refused');
 	$node->cli(qw(ACL SETUSER carol +evalsha));
 	wait_for_node($node, "state = 'ready'", 'until it may');
 	wait_until(sub { $s->run("SELECT redlock_try('job')")->{out} eq 't' }, 'and votes, when it has told of other hosts');

@@ -73,7 +73,7 @@ sub counters
 	is($on_a->query("SELECT redlock_check('job') > '0'"), 't', 'its lease is valid');
 	is($on_a->run('COMMIT')->{state}, '', 'its transaction commits');
 	is($host_a->safe_psql('postgres', 'SELECT lost FROM redlock_stats'), 0, 'no lease was lost');
-	is($on_a->query("SELECT redlock_release('job')"), 't', 'it gives it back');
+	is($on_a->query("SELECT redlock_release('job')"), 't', 'the session releases the lock');
 	wait_until(sub { key_count('redlock:job', @nodes) == 0 }, 'no key is left, or created again', 2);
 	wait_nodes_ready($_, 5) foreach $host_a, $host_b;
 	my $next = $on_b->query("SELECT redlock_acquire('job', scope => 'session')");
@@ -93,7 +93,7 @@ sub counters
 	my $began = time;
 	wait_until(sub { key_count('redlock:job', @nodes) == 5 }, 'the key is on all nodes');
 	$nodes[$_]->restart(empty => 1) foreach 1, 2;
-	wait_until(sub { key_count('redlock:job', @nodes) == 5 }, 'two nodes that lost it have it again');
+	wait_until(sub { key_count('redlock:job', @nodes) == 5 }, 'two emptied nodes have the key again');
 	cmp_ok(time - $began, '<', 18, 'at once');
 	is(key_owner('redlock:job', @nodes), substr($nodes[0]->cli('GET', 'redlock:job'), 0, 32), 'of the same owner');
 	my $counter = (counters('job', $nodes[0]))[0];
@@ -127,9 +127,9 @@ sub counters
 		$host_a->poll_query_until('postgres', "SELECT count(*) = 3 FROM redlock_nodes WHERE state = 'ready'");
 		is($host_a->safe_psql('postgres',
 				"SELECT state, quarantine IS NULL, quarantined_for IS NULL FROM redlock_nodes WHERE node = '" . $node->address . "'"),
-			'ready|t|t', 'it is not quarantined');
+			'ready|t|t', 'the node is not quarantined');
 	}
-	is($on_b->query("SELECT redlock_try('held')"), 'f', 'it excludes others as before');
+	is($on_b->query("SELECT redlock_try('held')"), 'f', 'the node still refuses a held lock');
 	is($on_b->query("SELECT redlock_try('new')"), 't', 'and votes for new locks');
 	is($on_a->query("SELECT redlock_token('held')"), $held, 'the holder has its token');
 	is($on_a->query("SELECT redlock_release('held')"), 't', 'and releases it');

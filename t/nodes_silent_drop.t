@@ -118,7 +118,7 @@ $waiter->query("SELECT redlock_release('c')");
 # ---- quiet connections cost little ----
 
 # Checks are the server's only commands in a quiet time, beside its entries in the lists of hosts
-# (t/hosts_disputes.t), and no check fails.
+# (t/hosts_conflicts.t), and no check fails.
 $_->quit foreach $s, $holder, $waiter;
 $other->stop;
 my $looks = 0;

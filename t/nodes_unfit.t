@@ -38,7 +38,7 @@ sub has_counted
 
 	# the right is granted, then revoked again
 	$_->cli(qw(ACL SETUSER default +subscribe)) foreach @nodes;
-	wait_until(sub { 3 == grep { $_->cli(qw(PUBSUB NUMSUB redlock:job)) =~ /\n1$/ } @nodes }, 'it subscribes when it may');
+	wait_until(sub { 3 == grep { $_->cli(qw(PUBSUB NUMSUB redlock:job)) =~ /\n1$/ } @nodes }, 'the waiting host subscribes once it has the right');
 	$_->cli(qw(ACL SETUSER default -subscribe)), $_->cli(qw(CLIENT KILL TYPE pubsub)) foreach @nodes;
 	my $before = $tries->();
 	wait_until(sub { $tries->() >= $before + 4 }, 'until it may not again');
@@ -76,8 +76,8 @@ sub has_counted
 
 	# from the start
 	ok($evicts->($redis[0]), 'a node that evicts keys does not vote');
-	is($s->query("SELECT redlock_try('a')"), 't', 'the others do, also those that have no limit, or hide it');
-	is(join(',', map { has_counted($_, 'a') } @redis), '0,1,1,1,1', 'it was not asked');
+	is($s->query("SELECT redlock_try('a')"), 't', 'other nodes vote, also nodes without a limit, or with a hidden limit');
+	is(join(',', map { has_counted($_, 'a') } @redis), '0,1,1,1,1', 'the evicting node was not asked');
 
 	# while it runs, by another policy
 	my $token = $s->query("SELECT redlock_acquire('held', scope => 'session')");
@@ -172,7 +172,7 @@ sub has_counted
 	kill 'STOP', $broker;
 	$s->send("SELECT redlock_try('new')");
 	wait_until(sub { $host->safe_psql('postgres', "SELECT count(*) FROM redlock_locks WHERE state = 'waiting'") eq '1' }, 'a new one is asked for');
-	is($other->query("SELECT redlock_release('other')"), 't', 'and the other one released');
+	is($other->query("SELECT redlock_release('other')"), 't', 'another lock is released');
 	kill 'CONT', $broker;
 	is($s->result->{state}, '08006', 'the new one is refused');
 	wait_until(sub { key_count('redlock:other', @nodes) == 0 }, 'the other one is released at all nodes', 20);
@@ -188,7 +188,7 @@ sub has_counted
 	is($s->query("SELECT redlock_release('held')"), 't', 'and released');
 	wait_until(sub { key_count('redlock:held', @nodes) == 0 }, 'at all nodes', 20);
 	$_->cli(qw(CONFIG SET maxmemory 0)) foreach @nodes;
-	is($s->query("SELECT redlock_try('new')"), 't', 'they grant when they have room');
+	is($s->query("SELECT redlock_try('new')"), 't', 'nodes with room grant again');
 	$s->quit;
 	$host->stop;
 }

@@ -49,12 +49,12 @@ is(join(' ', sort map { locks($_) } $host_a, $host_b), '1 held 2 held', 'each it
 is($on_c->query("SELECT redlock_try('job', permits => 2)"), 'f', 'a third finds none');
 is($also_a->query("SELECT redlock_try('job', permits => 2)"), 'f', 'nor one of the same host');
 like($on_c->run("SELECT redlock_acquire('job', '100 ms', permits => 2)")->{err}, qr/could not acquire redlock "job" within 100 ms \(wait\)/,
-	'it waits in vain');
+	'the third session waits in vain');
 like($on_c->run("SELECT redlock_try('job')")->{err}, qr/redlock "job" is requested without permits, but held or requested with 2 permits/,
 	'who says nothing of permits is told');
 like($on_c->run("SELECT redlock_try('job', mode => 'shared')")->{err}, qr/redlock "job" is requested without permits, but held or requested with 2 permits/,
-	'so is who wants to share it');
-is($on_a->query(take()), 't', 'who has one has it again');
+	'a reader gets the same error');
+is($on_a->query(take()), 't', 'a holder of a permit acquires the permit again');
 is($on_a->query("SELECT redlock_release('job') AND redlock_check('job') > '0'"), 't', 'until it is released as often');
 isnt($on_a->query("SELECT redlock_token('job')"), $on_b->query("SELECT redlock_token('job')"), 'each has its own token');
 
@@ -115,11 +115,22 @@ nothing_is_left('after a lock was shared');
 		nothing_is_left("after $plain");
 	}
 
+	# another number is refused beside a waiter of the same server, too
+	$_->query($call{'with 4 permits'}) foreach @holders;
+	$on_b->send($call{'with 4 permits'});
+	wait_until(sub { locks($host_b) =~ /waiting/ }, 'a waiter on a server without a holder');
+	is($also_b->run("SELECT redlock_try('job', permits => 5)")->{state}, '55000', 'a try with another number beside the waiter');
+	is($also_b->run("SELECT redlock_acquire('job', wait => '0', permits => 3)")->{state}, '55000', 'an acquire with another number beside the waiter');
+	$_->query("SELECT redlock_release('job')") foreach @holders;
+	is($on_b->result->{out}, 't', 'the waiter gets a permit');
+	$on_b->query("SELECT redlock_release('job')");
+	nothing_is_left('after a waiter beside other numbers');
+
 	# a plain client of the nodes has the lock, or none of the permits
 	$_->cli('SET', 'redlock:job', 'a plain client', 'NX', 'PX', 600000) foreach @nodes;
 	is($on_a->query("SELECT redlock_try('job', permits => 4)"), 'f', 'a plain client keeps out who wants a permit');
 	$on_a->send("SELECT redlock_try('job', permits => 4, wait => '10 min')");
-	wait_until(sub { locks($host_a) =~ /waiting/ }, 'who waits for one');
+	wait_until(sub { locks($host_a) =~ /waiting/ }, 'a waiter for a permit');
 	$_->cli('DEL', 'redlock:job') foreach @nodes;
 	is($on_a->result->{out}, 't', 'gets it when the plain client has gone');
 	$holders[2]->query($call{'with 4 permits'});
@@ -136,7 +147,7 @@ is($on_b->run("SELECT redlock_try('job')")->{state}, '55000', 'and keeps out who
 $on_a->query("SELECT redlock_release('job')");
 nothing_is_left('after renewals');
 $on_a->query("SELECT redlock_acquire('job', scope => 'session', permits => 4, hold_at_least => '8 s'), redlock_release('job')");
-is($on_b->run("SELECT redlock_try('job')")->{state}, '55000', 'so does one that is kept');
+is($on_b->run("SELECT redlock_try('job')")->{state}, '55000', 'a permit kept by hold_at_least also keeps out calls without permits');
 my ($ends) = sort map { $_->cli('PTTL', 'redlock:job') } @nodes;
 cmp_ok($ends, '>', 3000, 'for as long as it is kept');
 $_->cli('DEL', 'redlock:job', map { "redlock:job\x01$_" } 1 .. 4) foreach @nodes;
@@ -210,7 +221,7 @@ sub counted { my ($what) = @_; return $host_a->safe_psql('postgres', "SELECT $wh
 		cmp_ok($passed, '>', 0, "$how: the nodes are not asked, $passed of 20 times");
 		nothing_is_left("after $how");
 	}
-	is(counted('taken_idle'), 0, 'that is no stay by keep_idle');
+	is(counted('taken_idle'), 0, 'that is not idle by keep_idle');
 
 	my $take = "SELECT redlock_acquire('job', scope => 'session', permits => 2, ttl => '60 s') > 0";
 	my %passed;
@@ -226,7 +237,7 @@ sub counted { my ($what) = @_; return $host_a->safe_psql('postgres', "SELECT $wh
 			$waiting[0]->send($take);
 			wait_until(sub { locks($host_a) =~ /waiting/ }, 'a session waits');
 			$on_a->query("SELECT redlock_release('job')");
-			is($waiting[0]->result->{out}, 't', 'it has the permit');
+			is($waiting[0]->result->{out}, 't', 'the waiter has the permit');
 			$_->query('SELECT redlock_release_all()') foreach $waiting[0], $also_a;
 		}
 		$passed{$limit} = counted('handed_over') - $before;
@@ -243,7 +254,7 @@ $_->query(take()) foreach $on_a, $also_a;
 $on_b->send(take());
 wait_until(sub { locks($host_b) eq 'waiting' }, 'the first waits');
 $on_c->send(take());
-wait_until(sub { locks($host_c) eq 'waiting' }, 'and one behind it');
+wait_until(sub { locks($host_c) eq 'waiting' }, 'a second session waits for a permit');
 $host_b->safe_psql('postgres', 'SELECT pg_cancel_backend(' . $on_b->pid . ')');
 like($on_b->result->{err}, qr/canceling statement/, 'the first is cancelled');
 $on_a->query("SELECT redlock_release('job')");
@@ -255,7 +266,7 @@ my $killed = session($host_b);
 $killed->send(take());
 wait_until(sub { locks($host_b) eq 'waiting' }, 'one waits again');
 $on_c->send(take());
-wait_until(sub { locks($host_c) eq 'waiting' }, 'and one behind it');
+wait_until(sub { locks($host_c) eq 'waiting' }, 'a second session waits behind the terminated session');
 $host_b->safe_psql('postgres', 'SELECT pg_terminate_backend(' . $killed->pid . ')');
 wait_until(sub { locks($host_b) eq '' }, 'the first is terminated');
 $on_a->query("SELECT redlock_release('job')");
@@ -275,8 +286,8 @@ wait_until(sub { $host_c->safe_psql('postgres', "SELECT count(*) FROM redlock_lo
 $_->resume foreach @nodes[ 0, 1 ];
 wait_nodes_ready($_, 3) foreach @hosts;
 $_->query("SELECT redlock_release('job')") foreach $on_a, $also_a;
-is($on_c->result->{out}, 't', 'it is granted afterwards');
-is($on_b->result->{out}, 't', 'so is the one that was there before');
+is($on_c->result->{out}, 't', 'a permit is granted after the outage');
+is($on_b->result->{out}, 't', 'the earlier waiter gets a permit, too');
 nothing_is_left('after an outage');
 
 sub hears
@@ -314,7 +325,7 @@ $_->query(take()) foreach $on_b, $also_b;
 $host_b->stop('immediate');
 $on_b->vanish;
 $also_b->vanish;
-is($on_c->query(take()), 't', 'one has a permit of a host that has died, after its ttl');
+is($on_c->query(take()), 't', 'a session gets a permit of a dead host after the ttl');
 is($on_a->query(take()), 't', 'and another the other');
 $host_b->start;
 wait_nodes_ready($host_b, 3);
@@ -331,7 +342,7 @@ like($on_b->run("SELECT redlock_acquire('job', scope => 'session', permits => 3)
 	'who says a larger number has one more, or is told');
 like($on_c->run("SELECT redlock_acquire('job', '1 s')")->{err}, qr/is requested without permits, but held or requested with 2 permits/, 'who says none is told');
 like($on_a->run("SELECT redlock_acquire('job', permits => 3)")->{err}, qr/holds redlock "job" with another number of permits/,
-	'so is the session that has it');
+	'a holder with another number of permits gets an error');
 nothing_is_left('after different numbers');
 
 # ---- each permit has a fence of its own ----

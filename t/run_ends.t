@@ -66,12 +66,12 @@ is($session->result->{state}, '57014', '... and is cancelled');
 recorded('busy', qr/^failed\|canceling statement due to user request$/, '... is recorded');
 
 $host->safe_psql('postgres', "INSERT INTO redlock_fences VALUES ('fenced', 9000000000000000000, now())");
-is($session->run("CALL redlock_run('fenced', 'SELECT 1', fence => true, record => true)")->{state}, '40001', 'one that the fence refuses');
+is($session->run("CALL redlock_run('fenced', 'SELECT 1', fence => true, record => true)")->{state}, '40001', 'a run that the fence refuses');
 recorded('fenced', qr/^failed\|/, '... is recorded');
 is($session->query("SELECT redlock_token('fenced') IS NULL"), 't', '... and has released the lock');
 
 $_->kill9 foreach @nodes[ 0, 1 ];
-is($session->run("CALL redlock_run('no quorum', 'SELECT 1', record => true)")->{state}, '08006', 'one without a quorum');
+is($session->run("CALL redlock_run('no quorum', 'SELECT 1', record => true)")->{state}, '08006', 'a run without a quorum');
 recorded('no quorum', qr/^failed\|no quorum of redlock nodes could be reached for "no quorum"\. No usable answer from: /, '... is recorded');
 $_->start foreach @nodes[ 0, 1 ];
 wait_nodes_ready($host, 3);
@@ -88,7 +88,7 @@ my $b = redlock_cluster('b', nodes => \@nodes, conf => "cluster_name = 'b'");
 my $there = session($b);
 $there->query("SELECT redlock_acquire('elsewhere', scope => 'session')");
 $session->query("CALL redlock_run('elsewhere', 'SELECT 1', record => true)");
-recorded('elsewhere', qr/^skipped\|The lock was granted to: .*\bpid=@{[$there->pid]}\b/, '... or which session elsewhere has it');
+recorded('elsewhere', qr/^skipped\|The lock was granted to: .*\bpid=@{[$there->pid]}\b/, '... or the holder on another host');
 $there->query('SELECT redlock_release_all()');
 $b->stop;
 
@@ -96,7 +96,7 @@ my $lost = $session->run("CALL redlock_run('lost', 'SELECT pg_sleep(100)', recor
 is($lost->{state}, '57014', 'a run that loses its lock');
 recorded('lost', qr/^lost\|canceling statement because the lease on redlock "lost" was lost\. The hold_at_most of 300 ms has ended\.$/, '... says why it was lost');
 $session->query('SET redlock.on_loss = error');
-is($session->run("CALL redlock_run('lost', 'SELECT pg_sleep(0.5); CREATE TABLE never ()', record => true, hold_at_most => '300 ms')")->{state}, '40001', 'one that goes on until its commit');
+is($session->run("CALL redlock_run('lost', 'SELECT pg_sleep(0.5); CREATE TABLE never ()', record => true, hold_at_most => '300 ms')")->{state}, '40001', 'a run whose lost lock is noticed at the commit');
 recorded('lost', qr/^lost\|the lease on redlock "lost" was lost before the commit\. The hold_at_most of /, '... says so, once');
 $session->query('RESET redlock.on_loss');
 
@@ -157,7 +157,7 @@ is(rows(), '0', "those that are skipped delete the rest now and then ($skips wer
 
 my $bare = $session->run('ALTER SYSTEM SET redlock.runs_keep = 30');
 is($bare->{state}, '22023', 'redlock.runs_keep is not half a minute');
-is($bare->{detail}, 'The value is 30 seconds; the minimum is one day.', '... with what it would be');
+is($bare->{detail}, 'The value is 30 seconds; the minimum is one day.', '... the detail has the value and the minimum');
 is($bare->{hint}, 'Write a unit, for example "30 d"; 0 keeps the rows for ever.', '... and what to write');
 is($session->run("ALTER SYSTEM SET redlock.runs_keep = $_")->{state}, '22023', "$_ is not accepted") foreach -1, 3650, "'23 h'";
 is($session->run("ALTER SYSTEM SET redlock.runs_keep = $_")->{state}, '', "$_ is accepted") foreach 0, "'1 d'", "'3650 d'";
@@ -197,7 +197,7 @@ wait_nodes_ready($host, 3);
 my $gone = 'failed|the server stopped, crashed or lost the nodes, and nobody knows how the run ended';
 wait_until(sub { $host->safe_psql('postgres', $next); run_of('copied', 'status, message') eq $gone }, 'when it has crashed, the next start ends it');
 wait_until(sub { $on_copy->query($next); run_of('copied', 'status, message', $copy) eq $gone }, '... and so does the copy');
-is(run_of('copied', 'ended IS NULL'), 't', '... but nobody knows when it ended');
+is(run_of('copied', 'ended IS NULL'), 't', '... without a time of the end');
 $on_copy->quit;
 $copy->stop;
 

@@ -66,7 +66,7 @@ $gates->query('SELECT pg_advisory_unlock(2)');
 wait_until(sub { steps() eq '1 2' }, 'the second step is committed');
 is(token(), $token, 'and the token again with it');
 $gates->query('SELECT pg_advisory_unlock_all()');
-is($session->result->{state}, '', 'it comes to its end');
+is($session->result->{state}, '', 'the run ends without an error');
 is(steps(), '1 2 3', 'with all steps');
 $host_a->safe_psql('postgres', 'UPDATE redlock_fences SET token = 0');
 $session->query("INSERT INTO steps VALUES (4); SELECT redlock_acquire('job', scope => 'session')");

@@ -70,7 +70,7 @@ $gate->query('SELECT pg_advisory_lock(1)');
 $session->send("CALL redlock_run('job', 'SELECT pg_advisory_xact_lock(1)', record => true, fence => true)");
 becomes('running', 'a run that is not over');
 is(last_run("ended IS NULL, token = (SELECT token FROM redlock_locks WHERE state = 'held'), token = (SELECT token FROM redlock_fences)"),
-	't|t|t', 'with its token, which is recorded');
+	't|t|t', 'a recorded run has its token, also in redlock_fences');
 
 # ---- skipped ----
 
@@ -89,16 +89,16 @@ like($failed->{message}, qr/^no more ä/, 'the error is that of the command');
 becomes('failed', 'and is recorded, though all was rolled back');
 like(last_run('message'), qr/^no more (ä)+$/, 'with its message');
 is(last_run('octet_length(message) BETWEEN 1000 AND 1023, ended IS NOT NULL'), 't|t', 'as much as there is room for');
-is($session->query('SELECT count(*) FROM steps'), '4', 'what it had committed stays');
+is($session->query('SELECT count(*) FROM steps'), '4', 'commits of the failed run stay');
 
 $session->run("CALL redlock_run('job', 'INSERT INTO children VALUES (1)', record => true)");
-becomes('failed', 'one that fails by its last commit');
+becomes('failed', 'a recorded run whose last commit fails');
 like(last_run('message'), qr/violates foreign key constraint/, 'with the reason');
 
 $session->run("CALL redlock_run('job', 'SELECT 1/0; SELECT 2', record => true)");
 becomes('failed', 'an error without a procedure');
 $session->run("DO \$\$ BEGIN CALL redlock_run('job', 'SELECT nothing', record => true); END \$\$");
-becomes('failed', 'one in a DO');
+becomes('failed', 'a failed run in a DO');
 
 $gate->query('SELECT pg_advisory_lock(1)');
 $session->send("CALL redlock_run('job', 'SELECT pg_advisory_xact_lock(1)', record => true)");
@@ -117,7 +117,7 @@ is($host_a->safe_psql('postgres', "SELECT message FROM redlock_runs WHERE status
 
 $session->query('SET redlock.on_loss = error');
 $session->send("CALL redlock_run('job', 'SELECT pg_advisory_xact_lock(1)', record => true, hold_at_most => '500 ms')");
-wait_until(sub { $host_a->safe_psql('postgres', "SELECT state FROM redlock_locks WHERE pid = @{[$session->pid]}") eq 'lost' }, 'one that goes on');
+wait_until(sub { $host_a->safe_psql('postgres', "SELECT state FROM redlock_locks WHERE pid = @{[$session->pid]}") eq 'lost' }, 'a run goes on after the loss of its lock');
 $host_a->safe_psql('postgres', 'SELECT pg_cancel_backend(' . $session->pid . ')');
 $lost = $session->result;
 is($lost->{message}, 'canceling statement due to user request', '... is cancelled for another reason');
@@ -176,7 +176,7 @@ $gate->query('COMMIT');
 is(last_run('resource, status'), 'job|succeeded', '... and is recorded');
 $session->query("CALL redlock_run('job', 'SELECT 1', record => true)");
 is($host_a->safe_psql('postgres', "SELECT string_agg(resource || ' ' || status, ', ') FROM redlock_runs WHERE resource IN ('gone', 'old')"),
-	'gone failed', 'the next one does it');
+	'gone failed', 'the next recorded run deletes the old run and ends the lost run');
 
 # ---- old ones go ----
 
@@ -220,7 +220,7 @@ wait_until(sub { last_run('resource, status') eq 'job|failed' }, 'a run that rel
 $host_a->safe_psql('postgres', 'ALTER DATABASE postgres SET default_transaction_read_only = on');
 $session->run("CALL redlock_run('read only', 'SELECT 1/0', record => true)");
 $host_a->safe_psql('postgres', 'SET default_transaction_read_only = off; ALTER DATABASE postgres RESET default_transaction_read_only');
-wait_until(sub { last_run('resource, status') eq 'read only|failed' }, 'one in a database that is read-only by default');
+wait_until(sub { last_run('resource, status') eq 'read only|failed' }, 'a run in a database that is read-only by default');
 
 # ---- operators of the caller are not called with the rights of the owner ----
 
@@ -304,7 +304,7 @@ becomes('failed', 'others are written');
 # a database that refuses new connections
 $host_a->safe_psql('template1', 'ALTER DATABASE postgres ALLOW_CONNECTIONS false');
 $session->run("CALL redlock_run('closed', 'SELECT 1/0', record => true)");
-wait_until(sub { $session->query("SELECT status FROM redlock_runs WHERE resource = 'closed'") eq 'failed' }, 'one in a database that is closed for new connections');
+wait_until(sub { $session->query("SELECT status FROM redlock_runs WHERE resource = 'closed'") eq 'failed' }, 'a run in a database closed for new connections');
 $host_a->safe_psql('template1', 'ALTER DATABASE postgres ALLOW_CONNECTIONS true');
 
 # ---- without its table ----
@@ -312,18 +312,18 @@ $host_a->safe_psql('template1', 'ALTER DATABASE postgres ALLOW_CONNECTIONS true'
 $host_a->safe_psql('postgres', 'ALTER TABLE redlock_runs RENAME TO runs');
 my $lacks = $session->run("CALL redlock_run('no table', 'SELECT 1', record => true, hold_at_least => '1 min')");
 is($lacks->{state}, '42P01', 'without its table');
-is($lacks->{detail}, 'The table belongs in the schema of redlock_run, "public".', '... it tells where that should be');
+is($lacks->{detail}, 'The table belongs in the schema of redlock_run, "public".', '... the detail names the schema of the table');
 like($lacks->{hint}, qr/^Restore the name and the schema of the table/, '... and what to do');
 is($session->query("SELECT redlock_try('no table', scope => 'session'), redlock_release('no table')"), 't|t', '... and does not take the lock');
 $host_a->safe_psql('postgres', 'ALTER TABLE runs RENAME TO redlock_runs');
-is($session->run("CALL redlock_run('no table', 'ALTER TABLE redlock_runs RENAME TO runs', record => true)")->{state}, '42P01', 'one that renames it');
+is($session->run("CALL redlock_run('no table', 'ALTER TABLE redlock_runs RENAME TO runs', record => true)")->{state}, '42P01', 'a run that renames the table of runs');
 wait_until(sub { last_run('resource, status') eq 'no table|failed' }, '... fails');
 
 $host_a->safe_psql('postgres', 'CREATE DATABASE of_schema');
 my $of_schema = session($host_a, dbname => 'of_schema');
 $of_schema->query('SET client_min_messages = warning; CREATE SCHEMA x; CREATE EXTENSION redlock_pg SCHEMA x');
 $lacks = $of_schema->run("CALL x.redlock_run('no schema', 'DROP SCHEMA x CASCADE', record => true)");
-is($lacks->{state}, '42P01', 'one that drops the schema');
+is($lacks->{state}, '42P01', 'a run that drops the schema of redlock_run');
 is($lacks->{detail}, 'The schema of redlock_run is gone, too.', '... is told so');
 is($of_schema->query('SELECT count(*) FROM x.redlock_runs'), '1', '... and undone');
 $of_schema->quit;
@@ -408,7 +408,7 @@ unlike($elsewhere->result->{err}, qr/could not record/, '... fails, and a proces
 like($session->run("CALL redlock_run('left', 'SELECT 1/0', record => true)")->{err}, qr/DETAIL:  No process could be started to write the report; the next process/, 'there is none for this database');
 $locker->query('COMMIT');
 wait_until(sub { $session->run("CALL redlock_run('later', 'SELECT 1/0', record => true)")->{err} !~ /could not record/ }, 'then there is');
-wait_until(sub { $session->query("SELECT count(*) FROM redlock_runs WHERE resource IN ('left', 'later') AND message IS DISTINCT FROM 'division by zero'") eq '0' }, 'which writes what was left, too');
+wait_until(sub { $session->query("SELECT count(*) FROM redlock_runs WHERE resource IN ('left', 'later') AND message IS DISTINCT FROM 'division by zero'") eq '0' }, 'the next process writes the waiting reports, too');
 is($session->query("SELECT bool_and(ended < (SELECT min(started) FROM redlock_runs WHERE resource = 'later')) FROM redlock_runs WHERE resource = 'left'"), 't', '... with the time when it ended');
 
 # ---- no room for another process ----
@@ -419,7 +419,7 @@ my $busy = $session->run("CALL redlock_run('job', 'SELECT 1/0', record => true)"
 is($busy->{state}, '22012', 'the error is that of the command');
 like($busy->{err}, qr/WARNING:  53000: could not record .*\n.*DETAIL:  No process could be started to write the report; the next process .*\n.*HINT:  Raise max_worker_processes, now 1\./s,
 	'a warning tells that it is not recorded');
-is(last_run('status'), 'running', '... so it seems to run');
+is(last_run('status'), 'running', '... the run seems to go on');
 $session->query("CALL redlock_run('job', 'SELECT 1', record => true)");
 is($host_a->safe_psql('postgres', "SELECT message FROM redlock_runs WHERE status = 'failed' ORDER BY started DESC LIMIT 1"),
 	'the session ended before the run did, or the end of the run could not be written', 'the next run of the session ends it');

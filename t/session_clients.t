@@ -129,7 +129,7 @@ PYTHON
 	is_queued($waiter->pid, $pid, 'behind a connection in an asyncpg pool a waiter is queued');
 	$in .= "\n";
 	$pool->finish;
-	like($out, qr/^True$/m, 'which can release its lock later');
+	like($out, qr/^True$/m, 'the connection can release its lock later');
 	is($waiter->result->{out}, 't', 'and then the waiter has it');
 	$waiter->query('COMMIT');
 }
@@ -254,7 +254,7 @@ $holder->query('SET redlock.max_locks_per_session = 1000000');
 $result = $holder->run("SELECT redlock_acquire('all ' || i, scope => 'session') FROM generate_series(1, 50000) i");
 is("$result->{state} $result->{message}", '53400 too many redlocks are held or requested on this server',
 	'without that limit, at that of the server');
-like($result->{hint}, qr/max_locks_per_transaction/, 'which says what to raise');
+like($result->{hint}, qr/max_locks_per_transaction/, 'the hint names max_locks_per_transaction');
 
 # half of the table is left: others can take as many locks as ever
 my $tables = join '', map { "CREATE TABLE room_$_ (i int PRIMARY KEY);" } 1 .. 50;

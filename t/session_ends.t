@@ -81,7 +81,7 @@ sub wait_in_vain
 		"$how: no row in the view is left");
 	wait_until(sub { key_count('redlock:vain', @nodes[ 3, 4 ]) == 0 },
 		"$how: no key of ours is left", 30);
-	is(key_count('redlock:vain', @nodes), 3, "$how: those of others are");
+	is(key_count('redlock:vain', @nodes), 3, "$how: the keys of the other holder are still there");
 	$session_a->query('ROLLBACK') unless $result->{dead};
 	$session_a->quit;
 }

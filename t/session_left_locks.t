@@ -28,7 +28,7 @@ like(slurp_file($host_a->logfile), qr/LOG:  releasing redlock "job", which was l
 kill 'CONT', $next->pid;
 wait_until(sub { $state->() eq 'waiting' }, 'the next waits for it');
 is($on_b->query("SELECT redlock_release('job')"), 't', 'the other host is done');
-is($next->result->{out}, 't', 'now it gets it');
+is($next->result->{out}, 't', 'the waiter gets the lock');
 is($holder->query('SELECT handed_over FROM redlock_stats'), $handed_over, 'from the nodes');
 
 $_->quit foreach $holder, $next, $on_b;

@@ -151,7 +151,7 @@ ok($app->{run}->finish, 'each client could do all') or diag($app->{err});
 wait_until(sub { $host->safe_psql('postgres', 'SELECT sum(denied) > 0 FROM theft') eq 't' }, 'a stranger has tried to end locks');
 $thefts->{run}->kill_kill;
 
-is($host->safe_psql('postgres', 'SELECT count(*), count(DISTINCT client) FROM finished'), $clients * $rounds . "|$clients", 'so often as it was to');
+is($host->safe_psql('postgres', 'SELECT count(*), count(DISTINCT client) FROM finished'), $clients * $rounds . "|$clients", 'each client has finished all rounds');
 cmp_ok($most, '<=', $connections, 'over no more server connections than that');
 cmp_ok($most, '>', 1, 'but several');
 is($host->safe_psql('postgres', 'SELECT sum(stolen) FROM theft'), 0, 'and has ended or changed none');

@@ -44,13 +44,13 @@ sub nothing_is_left
 
 $session_a->query("SELECT redlock_acquire('m', scope => 'session')");
 $session_b->send("SELECT redlock_acquire_all(ARRAY['z', 'm', 'a', 'p'], scope => 'session')");
-wait_until(sub { locks($host_b) eq 'a held, m waiting' }, 'what comes before the refused one is kept, the rest is given back');
-wait_until(sub { $session_a->query("SELECT redlock_try_all(ARRAY['p', 'z'], scope => 'session')") eq 't' }, 'which others can have');
-is($session_a->query("SELECT redlock_try('a')"), 'f', 'that which is kept they can not');
-is($session_a->query("SELECT redlock_release('m')"), 't', 'the one that is waited for is released');
+wait_until(sub { locks($host_b) eq 'a held, m waiting' }, 'the call keeps the locks before the refused lock, and releases the rest');
+wait_until(sub { $session_a->query("SELECT redlock_try_all(ARRAY['p', 'z'], scope => 'session')") eq 't' }, 'another host gets the locks that the call released');
+is($session_a->query("SELECT redlock_try('a')"), 'f', 'another host does not get the kept lock');
+is($session_a->query("SELECT redlock_release('m')"), 't', 'the awaited lock is released');
 wait_until(sub { locks($host_b) eq 'a held, m held, p waiting' }, 'and got; then the rest is asked for');
 $session_a->query("SELECT redlock_release('p')");
-wait_until(sub { locks($host_b) eq 'a held, m held, p held, z waiting' }, 'one after the other');
+wait_until(sub { locks($host_b) eq 'a held, m held, p held, z waiting' }, 'the call waits for the last lock');
 $session_a->query("SELECT redlock_release('z')");
 my $tokens = $session_b->result->{out};
 is($session_b->query("SELECT ARRAY[redlock_token('z'), redlock_token('m'), redlock_token('a'), redlock_token('p')]"),
@@ -62,9 +62,9 @@ nothing_is_left('after a wait');
 $other_b->query("SELECT redlock_acquire('m', scope => 'session')");
 $session_b->send("SELECT redlock_acquire_all(ARRAY['z', 'm', 'a'], scope => 'session')");
 wait_until(sub { locks($host_b) eq 'm held, m queued' }, 'who waits at a gate asks the nodes for nothing');
-is($session_a->query("SELECT redlock_try_all(ARRAY['a', 'z'], scope => 'session')"), 't', 'so others can have the rest');
+is($session_a->query("SELECT redlock_try_all(ARRAY['a', 'z'], scope => 'session')"), 't', 'another host gets the remaining locks');
 $other_b->query("SELECT redlock_release('m')");
-wait_until(sub { locks($host_b) =~ /a waiting/ }, 'then it waits for the first that it is refused');
+wait_until(sub { locks($host_b) =~ /a waiting/ }, 'then the call waits for the first refused lock');
 $session_a->query('SELECT redlock_release_all()');
 isnt($session_b->result->{out}, '', 'and gets all');
 nothing_is_left('after a gate');
@@ -140,7 +140,7 @@ wait_until(sub { locks($host_b) eq 'm waiting, z waiting' }, 'two are asked for'
 $other_b->send("SELECT redlock_acquire('z', scope => 'session')");
 wait_until(sub { locks($host_b) =~ /z queued/ }, 'and another session waits at a gate');
 $_->resume foreach @nodes;
-isnt($other_b->result->{out}, '', 'which gets that lock');
+isnt($other_b->result->{out}, '', 'the session at the gate gets the lock');
 is($host_b->safe_psql('postgres', $handed_over), $before + 1, 'from who had to give it back');
 $session_a->query('SELECT redlock_release_all()');
 $other_b->query('SELECT redlock_release_all()');
@@ -154,13 +154,13 @@ nothing_is_left('after what was given back');
 $session_a->query("SELECT redlock_acquire('m', scope => 'session')");
 is($session_b->query("SELECT redlock_try_all(ARRAY['a', 'm', 'z'], scope => 'session')"), 'f', 'a try is refused by one');
 is($session_b->query("SELECT redlock_try_all(ARRAY['a', 'z'], scope => 'session')"), 't', 'and leaves nothing in the way of its own host');
-is($session_b->query("SELECT redlock_try_all(ARRAY['a', 'm', 'z'], scope => 'session')"), 'f', 'nor does one that has some');
+is($session_b->query("SELECT redlock_try_all(ARRAY['a', 'm', 'z'], scope => 'session')"), 'f', 'a call by the holder of some of the locks is refused, too');
 is($session_b->query("SELECT redlock_release('a'), redlock_release('z')"), 't|t', 'which are counted as before');
 $other_b->query("SELECT redlock_acquire('n', scope => 'session')");
 is($session_b->query("SELECT redlock_try_all(ARRAY['a', 'n', 'z'], scope => 'session')"), 'f', 'one of this host refuses as well');
 my $refused = $session_b->run("SELECT redlock_acquire_all(ARRAY['z', 'm', 'a'], wait => '0')");
 is($refused->{state}, '55P03', 'wait => 0 is an error');
-is($refused->{message}, 'redlock "m" is held by another', 'that names the one');
+is($refused->{message}, 'redlock "m" is held by another', 'the error names the refused lock');
 like($refused->{detail}, qr/^The lock was granted to: .*pid=@{[$session_a->pid]}\b/, 'and its holder');
 $other_b->query('SELECT redlock_release_all()');
 
@@ -194,7 +194,7 @@ nothing_is_left('after waits in vain');
 $session_b->query("SELECT redlock_acquire_all(ARRAY['a', 'b'], scope => 'session', keep_idle => '1 min'); SELECT redlock_release_all()");
 my $granted = $host_b->safe_psql('postgres', 'SELECT granted FROM redlock_stats');
 $session_b->query("SELECT redlock_acquire_all(ARRAY['b', 'c', 'a'], scope => 'session', keep_idle => '1 min')");
-is($host_b->safe_psql('postgres', 'SELECT granted FROM redlock_stats') - $granted, 1, 'those that stay are not asked for');
+is($host_b->safe_psql('postgres', 'SELECT granted FROM redlock_stats') - $granted, 1, 'the nodes are not asked for idle leases');
 $session_b->query('SELECT redlock_release_all()');
 $host_b->safe_psql('postgres', 'SELECT redlock_release_idle()');
 nothing_is_left('after idle leases');
@@ -211,7 +211,7 @@ foreach my $end ('', 'cancel')
 	$other_b->query("SELECT redlock_release('a')");
 	wait_until(sub { locks($host_b) =~ /b queued/ }, '... then at the second');
 	like(locks($host_b), qr/\ba held/, 'and keeps the first, for which it has waited');
-	is($host_b->safe_psql('postgres', "SELECT pid FROM redlock_locks WHERE resource = 'a' AND state = 'held'"), $session_b->pid, 'which is its own');
+	is($host_b->safe_psql('postgres', "SELECT pid FROM redlock_locks WHERE resource = 'a' AND state = 'held'"), $session_b->pid, 'the session itself holds the first lock');
 	if ($end eq 'cancel')
 	{
 		$host_b->safe_psql('postgres', 'SELECT pg_cancel_backend(' . $session_b->pid . ')');
@@ -237,7 +237,7 @@ nothing_is_left('after a hand-over');
 $session_a->query("SELECT redlock_acquire('m', scope => 'session')");
 $session_b->query("SET redlock.on_loss = error; SELECT redlock_acquire('a', scope => 'session', hold_at_most => '1 s')");
 $session_b->send("SELECT redlock_acquire_all(ARRAY['a', 'm'], scope => 'session')");
-wait_until(sub { locks($host_b) eq 'a lost, m waiting' }, 'one is lost, the other waited for');
+wait_until(sub { locks($host_b) eq 'a lost, m waiting' }, 'the call waits for a lock while its other lock is lost');
 $session_a->query("SELECT redlock_release('m')");
 is($session_b->result->{state}, '40001', 'a part is not the whole');
 is(locks($host_b), 'a lost', 'nothing was added to it');
@@ -251,7 +251,7 @@ my $session_c = session($hosts[2]);
 is($session_c->run("SELECT redlock_acquire_all(array_agg('n' || i), scope => 'session') FROM generate_series(1, 20) i")->{state},
 	'53400', 'no room for all of them');
 is($session_c->query("SELECT redlock_try_all(array_agg('n' || i), scope => 'session') FROM generate_series(1, 16) i"),
-	't', 'leaves room for those that fit');
+	't', 'a refused call leaves room for a smaller call');
 $session_c->quit;
 
 # ---- a broker that is replaced ----
@@ -269,7 +269,7 @@ nothing_is_left('after a broker');
 
 $session_a->query("SELECT redlock_acquire('m', scope => 'session')");
 $session_b->send("SELECT redlock_acquire_all(ARRAY['z', 'm', 'a'], scope => 'session', ttl => '1 s', wait => '5 min')");
-wait_until(sub { locks($host_b) eq 'a held, m waiting' }, 'one is held, the other waited for');
+wait_until(sub { locks($host_b) eq 'a held, m waiting' }, 'the call holds a lock, and waits for the next');
 $_->pause foreach @nodes;
 my $lost = $session_b->result;
 is($lost->{state}, '40001', 'the one that is held is lost');

@@ -53,7 +53,7 @@ sub keys_left
 	my $before = $writer->query(acquire('doc', 'exclusive'));
 	$writer->query("SELECT redlock_release('doc')");
 	my @tokens = map { $_->query(acquire('doc', 'shared')) } @readers;
-	is(scalar(grep { $_ > $before } @tokens), 6, 'six sessions of three hosts share it, each later than the one before');
+	is(scalar(grep { $_ > $before } @tokens), 6, 'six readers of three hosts, each token later than the one before');
 	foreach my $h (0 .. 2)
 	{
 		is($tokens[ 2 * $h ], $tokens[ 2 * $h + 1 ], 'two of one host share a lease, ' . $hosts[$h]->name);
@@ -61,7 +61,7 @@ sub keys_left
 				"SELECT count(DISTINCT pid), count(DISTINCT token), min(mode) FROM redlock_locks WHERE resource = 'doc' AND state = 'held'"),
 			'2|1|shared', 'the view has both');
 	}
-	is($writer->query("SELECT redlock_try('doc', scope => 'session')"), 'f', 'nobody has it alone meanwhile, on the same host');
+	is($writer->query("SELECT redlock_try('doc', scope => 'session')"), 'f', 'no writer of the same host gets the lock beside readers');
 	is($other->query("SELECT redlock_try('doc', scope => 'session', mode => 'shared')"), 't', 'a try to share it is granted');
 	$other->query("SELECT redlock_release('doc')");
 
@@ -74,23 +74,23 @@ sub keys_left
 
 	# a reader that leaves takes nothing with it
 	$_->query("SELECT redlock_release('doc')") foreach @readers[ 0 .. 4 ];
-	is(keys_left('doc'), 3, 'the last one has it yet');
+	is(keys_left('doc'), 3, 'the last reader still has the keys');
 	is($readers[5]->query("SELECT redlock_check('doc') > '0'"), 't', 'and knows');
 	my $result = $other->run("SELECT redlock_acquire('doc', wait => '200 ms', scope => 'session')");
-	is("$result->{state} $result->{message}", '55P03 could not acquire redlock "doc" within 200 ms (wait)', 'who wants it alone waits for that one');
+	is("$result->{state} $result->{message}", '55P03 could not acquire redlock "doc" within 200 ms (wait)', 'a writer waits for the last reader');
 	like($result->{detail}, qr/^The lock was granted to: those who share it, last to join: cluster="\w+" host="\S+" database="postgres" pid=\d+ /, 'and is told so');
 
 	$other->send(acquire('doc', 'exclusive'));
 	ok(waits_at_nodes($hosts[1], 'doc'), 'it waits at the nodes');
 	is($readers[0]->query("SELECT redlock_try('doc', scope => 'session', mode => 'shared')"), 'f', 'nobody else comes in between, on any host');
-	is($readers[4]->query("SELECT redlock_try('doc', scope => 'session', mode => 'shared')"), 'f', 'nor on the host that shares it');
+	is($readers[4]->query("SELECT redlock_try('doc', scope => 'session', mode => 'shared')"), 'f', 'nor on the host of a reader');
 	$readers[5]->query("SELECT redlock_release('doc')");
 	my $token = $other->result->{out};
-	is(scalar(grep { $token > $_ } @tokens), 6, 'it has a larger token than all before it');
-	is($readers[0]->query("SELECT redlock_try('doc', scope => 'session', mode => 'shared')"), 'f', 'nobody shares it then');
+	is(scalar(grep { $token > $_ } @tokens), 6, 'the writer has a larger token than all readers before');
+	is($readers[0]->query("SELECT redlock_try('doc', scope => 'session', mode => 'shared')"), 'f', 'no reader joins while the writer holds the lock');
 	my @waiting = @readers[ 0, 2, 4, 5 ];
 	$_->send(acquire('doc', 'shared')) foreach @waiting;
-	ok(waits_at_nodes($hosts[2], 'doc'), 'those who want to share it wait');
+	ok(waits_at_nodes($hosts[2], 'doc'), 'readers wait for the writer');
 	$other->query("SELECT redlock_release('doc')");
 	my @later = map { $_->result->{out} } @waiting;
 	is(scalar(grep { $_ > $token } @later), 4, 'and get it together, each with a larger token');
@@ -98,7 +98,7 @@ sub keys_left
 	ok(wait_until(sub { keys_left('doc') == 0 }, 'the key'), 'nothing is left');
 	foreach my $node (@nodes)
 	{
-		is($node->cli('EXISTS', "redlock:doc\0readers"), 0, 'nor who shared it');
+		is($node->cli('EXISTS', "redlock:doc\0readers"), 0, 'no reader is left at the node');
 	}
 	$_->quit foreach @readers, $writer, $other;
 }
@@ -113,7 +113,7 @@ sub keys_left
 	kill 'TERM', $broker;
 	ok(wait_until(sub { (broker_pid($hosts[0]) // $broker) != $broker }, 'another broker'), 'another broker');
 	my $renewed = $hosts[0]->safe_psql('postgres', 'SELECT renewed FROM redlock_stats');
-	ok( $hosts[0]->poll_query_until('postgres', "SELECT renewed > $renewed + 3 FROM redlock_stats"), 'it renews what is shared');
+	ok( $hosts[0]->poll_query_until('postgres', "SELECT renewed > $renewed + 3 FROM redlock_stats"), 'the new broker renews the shared lease');
 	is(join(' ', map { $_->query("SELECT redlock_check('renewed') > '0'") } @readers), 't t t', 'all have it yet');
 	is(keys_left('renewed'), 3, 'at all nodes');
 	$_->query("SELECT redlock_release('renewed')") foreach @readers;
@@ -143,7 +143,7 @@ sub keys_left
 		is("$result->{state} $result->{message}", '57014 canceling statement because the lease on redlock "lost" was lost', 'a session is told');
 	}
 	cmp_ok(time, '<', $end, '... by the broker');
-	is($bystander->query("SELECT redlock_check('in order') > '0'"), 't', 'one that shares another lock is not');
+	is($bystander->query("SELECT redlock_check('in order') > '0'"), 't', 'a session that shares another lock is not cancelled');
 	$_->run("SELECT redlock_release('lost')") foreach @readers;
 	$_->cli('DEL', 'redlock:lost') foreach @nodes;
 	cmp_ok($readers[0]->query(acquire('lost', 'shared')), '>', 0, 'the next may have it');
@@ -163,7 +163,7 @@ sub keys_left
 		is($other->run("SELECT $call")->{state}, '08006', "$call is told");
 	}
 	$_->resume foreach @nodes[ 0, 1 ];
-	is($patient->result->{state}, '', 'who waits gets it when there is one again');
+	is($patient->result->{state}, '', 'a patient waiter gets the lock when the quorum is back');
 	$_->quit foreach $patient, $other;
 	wait_nodes_ready($_, scalar @nodes) foreach @hosts;
 }
@@ -176,16 +176,16 @@ sub keys_left
 	$holder->query(acquire('cancel', 'exclusive'));
 	my $pid = $first->query('SELECT pg_backend_pid()');
 	$_->send(acquire('cancel', 'shared')) foreach $first, $second;
-	ok(waits_at_nodes($hosts[0], 'cancel'), 'two wait, of which one asks');
+	ok(waits_at_nodes($hosts[0], 'cancel'), 'of two waiting readers, only one asks the nodes');
 	my $asks = $hosts[0]->safe_psql('postgres', "SELECT pid FROM redlock_locks WHERE resource = 'cancel' AND state = 'waiting'");
 	$hosts[0]->safe_psql('postgres', "SELECT pg_cancel_backend($asks)");
 	my ($one, $other) = $asks == $pid ? ($first, $second) : ($second, $first);
-	is($one->result->{state}, '57014', 'that one is cancelled');
+	is($one->result->{state}, '57014', 'the reader that asks the nodes is cancelled');
 	$holder->query("SELECT redlock_release('cancel')");
 	cmp_ok($other->result->{out}, '>', 0, 'the other asks then, and gets it');
 	$hosts[0]->safe_psql('postgres', 'SELECT pg_terminate_backend(' . $other->query('SELECT pg_backend_pid()') . ')');
 	$other->run('SELECT 1');
-	cmp_ok($holder->query(acquire('cancel', 'exclusive')), '>', 0, 'who is terminated leaves it');
+	cmp_ok($holder->query(acquire('cancel', 'exclusive')), '>', 0, 'the end of a reading session frees the lock for a writer');
 	$_->quit foreach $holder, $first, $second;
 }
 
@@ -196,7 +196,7 @@ sub keys_left
 
 	$reader->query(acquire('idle', 'shared', ", keep_idle => '50 s'"));
 	$reader->query("SELECT redlock_release('idle')");
-	is($reader->query("SELECT state, mode FROM redlock_locks WHERE resource = 'idle'"), 'idle|shared', 'it stays');
+	is($reader->query("SELECT state, mode FROM redlock_locks WHERE resource = 'idle'"), 'idle|shared', 'it is idle');
 	is($other->query("SELECT redlock_try('idle', scope => 'session')"), 't', 'and is given up for a try of another host');
 	$_->quit foreach $reader, $other;
 }
@@ -224,7 +224,7 @@ foreach my $writer_host (@hosts[ 1, 0 ])
 	}
 	# its turn has one grant of each session, the other host's turn three
 	cmp_ok($count{shared} * ($writer_host == $hosts[0] ? 2 : 6), '>', $count{exclusive},
-		"$count{shared} shared it while $count{exclusive} had it alone");
+		"$count{shared} readers, $count{exclusive} writers");
 	$_->quit foreach map { @$_ } values %session;
 }
 
@@ -236,19 +236,19 @@ foreach my $writer_host (@hosts[ 1, 0 ])
 
 	$writer->query(acquire('late', 'exclusive'));
 	$first->send(acquire('late', 'shared'));
-	ok(waits_at_nodes($hosts[0], 'late'), 'one asks to share it');
+	ok(waits_at_nodes($hosts[0], 'late'), 'a reader of this host asks the nodes');
 	$late->send(acquire('late', 'shared'));
 	wait_until(sub { $hosts[0]->safe_psql('postgres', 'SELECT wait_event_type FROM pg_stat_activity WHERE pid = ' . $late->pid) eq 'Extension' }, 'another awaits the answer');
 	kill 'STOP', $late->pid;
 	$writer->query("SELECT redlock_release('late')");
 	$first->result;
 	$next->send(acquire('late', 'exclusive'));
-	ok(waits_at_nodes($hosts[1], 'late'), 'another host wants it alone');
+	ok(waits_at_nodes($hosts[1], 'late'), 'a writer of another host waits');
 	kill 'CONT', $late->pid;
-	cmp_ok($late->result->{out}, '>', 0, 'who has waited with the first shares it, too');
+	cmp_ok($late->result->{out}, '>', 0, 'a reader that has waited with the first gets it, too');
 	ok(!$next->done, 'before that host');
 	$_->query("SELECT redlock_release('late')") foreach $first, $late;
-	cmp_ok($next->result->{out}, '>', 0, 'which has it then');
+	cmp_ok($next->result->{out}, '>', 0, 'the writer of the other host gets the lock after the readers');
 	$next->query("SELECT redlock_release('late')");
 	$_->quit foreach $writer, $next, $first, $late;
 }
@@ -262,7 +262,7 @@ foreach my $writer_host (@hosts[ 1, 0 ])
 	$writer->send(acquire('k1', 'exclusive'));
 	ok(waits_at_nodes($hosts[1], 'k1'), 'a writer waits');
 	is($other->query("SELECT redlock_try('k119', mode => 'shared')"), 't', 'another lock is shared');
-	ok( $hosts[0]->poll_query_until('postgres', "SELECT NOT redlock_try('k1', mode => 'shared')"), 'that one is not');
+	ok( $hosts[0]->poll_query_until('postgres', "SELECT NOT redlock_try('k1', mode => 'shared')"), 'the lock with a waiting writer is not shared');
 	$other->send("CALL redlock_lock('k1', scope => 'session', mode => 'shared')");
 	my $pid = $other->pid;
 	ok( $hosts[0]->poll_query_until('postgres', "SELECT count(*) = 1 FROM pg_stat_activity WHERE pid = $pid AND state = 'active' AND backend_xmin IS NULL"),
@@ -283,7 +283,7 @@ foreach my $writer_host (@hosts[ 1, 0 ])
 	$_->send(acquire('seen', 'shared')) foreach @readers;
 	ok( $hosts[0]->poll_query_until('postgres',
 			"SELECT string_agg(concat_ws(' ', state, mode), ', ' ORDER BY state) = 'queued shared, queued shared, waiting shared' FROM redlock_locks WHERE resource = 'seen'"),
-		'those who wait to share it are seen');
+		'redlock_locks shows waiting readers');
 	$writer->query("SELECT redlock_release('seen')");
 	cmp_ok($_->result->{out}, '>', 0, 'and have it together') foreach @readers;
 	$_->quit foreach $writer, @readers;
@@ -321,7 +321,7 @@ foreach my $writer_host (@hosts[ 1, 0 ])
 			"DO \$\$ BEGIN FOR i IN 1 .. 60 LOOP PERFORM redlock_acquire('m' || i, scope => 'session', mode => 'shared'); END LOOP; END \$\$");
 		$full //= "$result->{state} $result->{message}" if $result->{state};
 	}
-	is($full, '53400 the sessions of this server share too many redlocks', 'who shares one too many is told');
+	is($full, '53400 the sessions of this server share too many redlocks', 'a reader beyond the limit gets an error');
 	is($small->safe_psql('postgres', "SELECT redlock_try('m1', mode => 'shared')"), 't', 'another session connects, and shares one');
 	$_->quit foreach @readers;
 	$small->stop;
@@ -343,7 +343,7 @@ foreach my $writer_host (@hosts[ 1, 0 ])
 	{
 		$_->pause foreach @nodes[ 1, 2 ];
 		$readers[0]->send(acquire('early', 'shared'));
-		wait_until(sub { $nodes[0]->cli('EXISTS', 'redlock:early') }, 'one node has granted it');
+		wait_until(sub { $nodes[0]->cli('EXISTS', 'redlock:early') }, 'one node has granted the shared lock');
 		$nodes[0]->cli('EVAL',
 			"return redis.call('PUBLISH', 'redlock:\\000host:$host_id', 'want\\000redlock:early\\000$other\\0005\\000')", 0);
 		$hosts[0]->poll_query_until('postgres',
@@ -354,7 +354,7 @@ foreach my $writer_host (@hosts[ 1, 0 ])
 		$_->query('SELECT redlock_release_all()') foreach @readers;
 		last if $held_back;
 	}
-	ok($held_back, 'who wants it alone, and says so before the others have answered, holds back who comes later');
+	ok($held_back, 'a writer announced before the quorum answers holds new readers back');
 	$hosts[0]->safe_psql('postgres', 'ALTER SYSTEM RESET redlock.node_timeout');
 	$hosts[0]->reload;
 	$hosts[0]->poll_query_until('postgres', 'SHOW redlock.node_timeout', '500ms') or die 'no reload';
@@ -370,7 +370,7 @@ foreach my $writer_host (@hosts[ 1, 0 ])
 
 	$writer->query(acquire('next', 'exclusive'));
 	$first->send(acquire('next', 'shared'));
-	wait_until(sub { defined $heard->waited('next', $a) }, 'one waits to share it');
+	wait_until(sub { defined $heard->waited('next', $a) }, 'a reader of the first host waits');
 	$last->send(acquire('next', 'shared'));
 	wait_until(sub { defined $heard->waited('next', $c) }, 'and another');
 	$writer->query("SELECT redlock_release('next')");
@@ -378,7 +378,7 @@ foreach my $writer_host (@hosts[ 1, 0 ])
 	$last->query("SELECT redlock_release('next')");
 	$heard->forget;
 	$writer->send(acquire('next', 'exclusive'));
-	wait_until(sub { defined $heard->waited('next', $b) }, 'one wants it alone');
+	wait_until(sub { defined $heard->waited('next', $b) }, 'a writer waits again');
 	$heard->quit;
 	$heard = listener($nodes[0], 'redlock:next');
 	$first->query("SELECT redlock_release('next')");

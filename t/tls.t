@@ -181,7 +181,7 @@ my $other = session($host);
 $s->query("BEGIN; SELECT redlock_acquire('waited')");
 $other->send("SELECT redlock_acquire('waited') > 0");
 $s->query('COMMIT');
-is($other->result->{out}, 't', 'so it is by one who waited');
+is($other->result->{out}, 't', 'a waiter gets the lock after the commit');
 $other->quit;
 
 # The releases of many locks are more than a record of TLS can have.
@@ -349,7 +349,7 @@ said('it has no TLS 1.2 or later', 'old protocols');
 my $mute = IO::Socket::INET->new(Listen => 64, LocalAddr => '127.0.0.1') or die $!;
 my $mute_url = 'rediss://127.0.0.1:' . $mute->sockport;
 set(nodes => node_urls(@nodes[ 0, 1 ], $mute_url));
-said('no answer within 500 ms (TLS handshake; if it has no TLS, its URL begins with redis://)', 'one that is mute');
+said('no answer within 500 ms (TLS handshake; if it has no TLS, its URL begins with redis://)', 'a silent server instead of a node');
 
 sub reads { return slurp_file('/proc/' . broker_pid($host) . '/io') =~ /^syscr: (\d+)/m ? $1 : die; }
 sub failed_at { return $s->query("SELECT last_error_at FROM redlock_nodes WHERE node ~ ':" . $mute->sockport . "\$'"); }
@@ -428,7 +428,7 @@ foreach (@refused)
 	is($result->{state}, '22023', "$what: refused");
 	is($result->{message}, "invalid value for parameter \"redlock.$name\": \"$value\"", "$what: the setting is named");
 	like($result->{detail}, $detail, "$what: says why");
-	is($s->query("SHOW redlock.$name"), $before, "$what: the former setting stays");
+	is($s->query("SHOW redlock.$name"), $before, "$what: the setting keeps its value");
 }
 like($s->run("ALTER SYSTEM SET redlock.tls_key_file = '$open_key'")->{hint},
 	qr/u=rw \(0600\) or less/, 'a key for others: says what to do');
@@ -486,9 +486,9 @@ sub is_kept
 			$new = slurp_file($host->logfile, $before);
 			return $new =~ /TLS settings of redlock nodes were not loaded: .*$pattern/;
 		},
-		"$what: the log says so");
+		"$what: the log names the fault");
 	is(scalar(() = $new =~ /were not loaded/g), 1, "$what: once");
-	like($new, qr/DETAIL:  The settings that were loaded before stay in force/, "$what: and what is done");
+	like($new, qr/DETAIL:  The settings that were loaded before stay in force/, "$what: the log says that the earlier settings stay");
 	# a node that comes back gets the settings loaded before
 	$nodes[0]->restart;
 	locks_work($what);

@@ -130,7 +130,7 @@ sub part
 	{
 		my $result = $session->result;
 
-		is($result->{state}, '', "$what: a session got all that it wanted") or diag($result->{err});
+		is($result->{state}, '', "$what: a session got all its locks") or diag($result->{err});
 		$failed += $1 if $result->{err} =~ /failed (\d+)/;
 		$session->quit;
 	}

@@ -305,7 +305,7 @@ sub is_agreed
 		$last = $token;
 		release($on_a, 'large');
 	}
-	is($repeated, 0, 'and so are those that follow');
+	is($repeated, 0, 'each later grant begins one span of tokens further on');
 	my @wrong = ([ $bound + 10 * MINUTE_US, 'its counter is out of all bounds' ],
 		[ $end - 2, 'AHEAD of all time: the counter' ]);
 	foreach my $wrong (@wrong)
@@ -399,7 +399,7 @@ SKIP:
 	my $token = acquire($on_a, 'job');
 	replace_broker($host_a);
 	is($on_a->query("SELECT redlock_token('job')"), $token, 'the token is the same');
-	is($on_a->query("SELECT redlock_acquire('job', scope => 'session')"), $token, 'also for who acquires it again');
+	is($on_a->query("SELECT redlock_acquire('job', scope => 'session')"), $token, 'the holder acquires the lock again with the same token');
 	is($on_a->query("SELECT redlock_fence('job')"), $token, 'and at the fence');
 	is($on_a->query('SELECT redlock_release_all()'), 2, 'it is given back');
 	cmp_ok(acquire($on_b, 'job'), '>', $token, 'the other host has a larger one');

@@ -182,14 +182,14 @@ $_->quit foreach $first, $second, $third;
 	$writer->send("$acquire 'exclusive')");
 	ok($host_c->poll_query_until('postgres', "SELECT count(*) = 1 FROM redlock_locks WHERE resource = 'doc' AND held_by IS NOT NULL"),
 		'another host waits for the lock alone');
-	ok($host_b->poll_query_until('postgres', "SELECT NOT redlock_try('doc', mode => 'shared')"), 'so no other session may share it');
+	ok($host_b->poll_query_until('postgres', "SELECT NOT redlock_try('doc', mode => 'shared')"), 'no new reader gets the lock');
 	$waiter->send("$acquire 'shared')");
 	ok($host_b->poll_query_until('postgres',
-			"SELECT count(*) = 1 FROM redlock_locks WHERE resource = 'doc' AND pid = " . $waiter->pid), 'one waits for that');
+			"SELECT count(*) = 1 FROM redlock_locks WHERE resource = 'doc' AND pid = " . $waiter->pid), 'a new reader waits for the writer');
 	is($host_b->safe_psql('postgres',
 			'SELECT pid, state, token IS NULL, valid_for IS NULL, mode FROM redlock_locks WHERE resource = \'doc\' ORDER BY state'),
 		join("\n", $reader->pid . '|held|f|f|shared', $waiter->pid . '|queued|t|t|shared'),
-		'it is queued, without a token, beside the one that holds it');
+		'the new reader is queued, without a token, beside the holding reader');
 	$reader->query("SELECT redlock_release('doc')");
 	$writer->result;
 	$writer->query("SELECT redlock_release('doc')");

@@ -149,7 +149,7 @@ foreach my $terms (
 	}
 	my $share = $count[0] / $count[1];
 	cmp_ok($share, '>=', 1 / 3, "a host that asks for $terms has its share ($count[0] grants to $count[1])");
-	cmp_ok($share, '<=', 3, 'and the other one, too');
+	cmp_ok($share, '<=', 3, 'the other host has its share, too');
 	$_->quit foreach @sessions;
 }
 
@@ -181,11 +181,11 @@ foreach my $terms (
 	is($until->(), 't', 'and its limit');
 	is($stats->('lost'), $lost, 'nothing was lost');
 	is($hand_over->($first, $second, ", hold_at_most => '100 ms'"), $token + 3, 'a session with a sooner limit gets the next token');
-	wait_until(sub { $stats->('lost') == $lost + 1 }, 'its own limit ends it');
+	wait_until(sub { $stats->('lost') == $lost + 1 }, 'the limit of the new holder ends the lease');
 	is($stats->('renewed'), $renewed, 'before the broker had another reason to look');
 	my $result = $second->run("SELECT redlock_check('limit')");
 	is($result->{state}, '40001', 'the session that holds it is told');
-	like($result->{detail}, qr/hold_at_most of 100 ms/, 'that it was its own limit');
+	like($result->{detail}, qr/hold_at_most of 100 ms/, 'the detail names the limit of the session itself');
 	$second->query("SELECT redlock_release('limit')");
 	is($first->query("SELECT redlock_try('limit')"), 't', 'the lock is free');
 	$_->quit foreach $first, $second;
@@ -202,7 +202,7 @@ foreach my $terms (
 	$on_b->send("SELECT redlock_acquire('longest', scope => 'session') > 0");
 	wait_until(sub { ($heard->waited('longest', $b) // 0) >= 1000000 }, 'a host tells that it has waited for a second');
 	$on_c->send("SELECT redlock_acquire('longest', scope => 'session') > 0");
-	wait_until(sub { defined $heard->waited('longest', $c) }, 'another one tells that it waits');
+	wait_until(sub { defined $heard->waited('longest', $c) }, 'a third host announces its wait');
 
 	# the second host does not ask again, and the first does: the second time the holder knows of
 	# the first
@@ -215,7 +215,7 @@ foreach my $terms (
 	}
 	$on_a->query("SELECT redlock_release('longest')");
 	wait_until(sub { $heard->named }, 'a release');
-	is_deeply($heard->named, [ $b, $c ], 'it names who has waited longest first');
+	is_deeply($heard->named, [ $b, $c ], 'a release names the host with the longest wait first');
 	is($on_b->result->{out}, 't', 'who has the lock then');
 	kill 'CONT', $broker;
 	$on_b->query("SELECT redlock_release('longest')");
@@ -365,7 +365,7 @@ LUA
 	{
 		is($_->cli('EVAL', $flood, 0, 'redlock:flood'), 4, 'each host hears its channel') foreach @nodes;
 	}
-	is($on_a->query("SELECT redlock_check('flood') > '0', redlock_token('flood') = $token"), 't|t', 'who holds the lock holds it');
+	is($on_a->query("SELECT redlock_check('flood') > '0', redlock_token('flood') = $token"), 't|t', 'the holder keeps the lock and its token');
 	ok(!$on_b->done, 'and nobody else');
 	$on_a->query("SELECT redlock_release('flood')");
 	is($on_b->result->{out}, 't', 'the next has it when it is released, though others were named');

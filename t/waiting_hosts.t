@@ -110,7 +110,7 @@ sub queued
 	# Without wake-ups it would be 250 ms or more, most of the time.
 	@gaps = sort { $a <=> $b } @gaps;
 	cmp_ok($gaps[ @gaps / 2 ], '<', 0.2, 'the median wait is shorter than the retry would be');
-	wait_until(sub { all_subscribers_are('redlock:wake', 0) }, 'nobody listens who does not wait');
+	wait_until(sub { all_subscribers_are('redlock:wake', 0) }, 'no host without a waiter listens');
 }
 
 # ---- one subscription for a host, while a session waits ----
@@ -191,13 +191,13 @@ sub queued
 	$host_a->safe_psql('postgres', "ALTER SYSTEM SET redlock.node_timeout = '20s'");
 	$host_a->reload;
 	wait_until(sub { $on_a->query('SHOW redlock.node_timeout') eq '20s' }, 'A has patience with its nodes');
-	wait_until(sub { $lines->pump_nb; ($heard // '') =~ /subscribe/ }, 'somebody waits for it');
+	wait_until(sub { $lines->pump_nb; ($heard // '') =~ /subscribe/ }, 'redis-cli listens to the channel of the lock');
 	$_->pause foreach @nodes[ 1 .. 4 ];
 	$on_a->send("SELECT redlock_acquire('early')");
 	wait_until(sub { $nodes[0]->cli('EXISTS', 'redlock:early') == 1 }, 'a node has the key, the others do not answer');
 	$host_a->safe_psql('postgres', 'SELECT pg_cancel_backend(' . $on_a->pid . ')');
 	is($on_a->result->{state}, '57014', 'the request is cancelled');
-	wait_until(sub { $lines->pump_nb; $heard =~ /free/ }, 'who was refused by its key is told that this is gone');
+	wait_until(sub { $lines->pump_nb; $heard =~ /free/ }, 'the nodes publish that the key of the cancelled request is gone');
 	is($nodes[0]->cli('EXISTS', 'redlock:early'), 0, 'it is');
 	$_->resume foreach @nodes[ 1 .. 4 ];
 	$lines->kill_kill;
@@ -219,19 +219,19 @@ sub queued
 	like($result->{hint}, qr/another session there may hold the lock by now/, 'or another of that server');
 	$on_a->query("SELECT redlock_release('kept')");
 	wait_until(sub { !grep { $_->cli('GET', 'redlock:kept') !~ /^\w{32}:\d{9}:\w{16} kept $holder$/ } @nodes },
-		'it is released, and its keys say so');
+		'the lock is released, and the keys say so');
 	$result = $ask->();
-	is($result->{state}, '55P03', 'nobody gets it before its hold_at_least is over');
+	is($result->{state}, '55P03', 'no session gets the lock before hold_at_least is over');
 	like($result->{detail}, qr/^The lock was granted to: $holder \(released; kept until .*\)\.$/,
-		'the detail says that nobody holds it');
+		'the detail names the last holder and the end of hold_at_least');
 	my ($until) = $result->{detail} =~ /kept until (.*)\)/;
 	is($on_b->query("SELECT timestamptz '$until' - now() BETWEEN '1 s' AND '100 s'"), 't', 'and for how long it is kept');
 	$on_b->send("SELECT redlock_acquire('kept', scope => 'session') > 0");
 	ok( $host_b->poll_query_until(
 			'postgres', "SELECT held_by ~ 'kept until' FROM redlock_locks WHERE resource = 'kept'"),
-		'so does the view');
+		'the view says the same');
 	$_->cli('DEL', 'redlock:kept') foreach @nodes;
-	is($on_b->result->{out}, 't', 'who waits asks on');
+	is($on_b->result->{out}, 't', 'the waiter asks again');
 	$on_b->query("SELECT redlock_release('kept')");
 }
 
@@ -245,7 +245,7 @@ sub queued
 	my $before = stat_of($host_b, 'woken');
 	$_->cli('DEL', 'redlock:plain') foreach @nodes;
 	is($on_b->result->{out}, 't', 'B gets the lock after its DEL');
-	is(stat_of($host_b, 'woken'), $before, 'of which nobody told it');
+	is(stat_of($host_b, 'woken'), $before, 'no message told B of the DEL');
 	$on_b->query("SELECT redlock_release('plain')");
 
 	# A host that takes the lock again and again must not get it each time: the broker must not

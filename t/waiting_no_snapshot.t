@@ -54,7 +54,7 @@ my $waiter = session($host_a);
 $waiter->send("SELECT redlock_acquire('job', scope => 'session') > 0");
 waits($waiter, $host_a);
 isnt(xmin($waiter, $host_a), '', 'a SELECT that waits has a snapshot');
-is(vacuum_works($host_a), 'f', 'so VACUUM leaves what it might see');
+is(vacuum_works($host_a), 'f', 'VACUUM keeps rows for the snapshot');
 $host_a->safe_psql('postgres', 'SELECT pg_cancel_backend(' . $waiter->pid . ')');
 is($waiter->result->{state}, '57014', 'it is cancelled');
 
@@ -89,7 +89,7 @@ foreach my $host (@hosts)
 		$holder->query("SELECT redlock_acquire('job', scope => 'session')");
 	}
 	is($host->safe_psql('postgres', "SELECT string_agg(what, ' ' ORDER BY what) FROM noted WHERE what <> 'while it waited'"),
-		'before before held run', "$name: what they did is there");
+		'before before held run', "$name: the work of all waiters is there");
 }
 
 # ---- a transaction block keeps its snapshot and its work ----

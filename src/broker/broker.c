@@ -49,13 +49,13 @@
 StaticAssertDecl(NODE_INDEXES <= LOOP_SOCKETS_MAX, "each connection needs a place in the loop");
 
 static Driver *driver;
-static bool tried = false; /* probed once */
-static int64 settle_by_us; /* requests ask the nodes by then */
+static bool probed_once = false; /* each node was tried once, or the time for it is over */
+static int64 serve_by_us; /* end of the time to probe nodes, then of the time to ask about hosts */
 
 static void make_pass(int64 now_us);
 static void take_queue(int64 now_us);
 static int64 run_timers(int64 now_us, int64 looked_us);
-static void begin_to_settle(int64 now_us);
+static void hold_requests(int64 now_us);
 static void configure_nodes(int64 now_us);
 static void on_answer(RedisNode *node, const InFlight *sent, const ScriptAnswer *answer,
 					  int64 now_us);
@@ -65,7 +65,7 @@ static void count_vote(RedisNode *node, const InFlight *sent, const ScriptAnswer
 static void note_round_trip(NodeStatus *status, int64 us);
 static void on_lost(RedisNode *node, const InFlight *sent, int64 now_us);
 static void on_change(RedisNode *node, NodeState before);
-static void on_joined(RedisNode *node, const char *channel, size_t len, int64 now_us);
+static void on_subscribed(RedisNode *node, const char *channel, size_t len, int64 now_us);
 static void on_hear(RedisNode *node, const char *channel, size_t len, const char *text,
 					size_t text_len, int64 now_us);
 static void hear_of_host(ScriptMessage *message, int64 now_us);
@@ -73,8 +73,8 @@ static bool postmaster_stops(void);
 static bool all_released(void);
 static void detach(int code, Datum arg);
 
-static const NodeHandler handler = {on_answer,     on_lost,   on_change, node_news_of_memory,
-									registry_hear, on_joined, on_hear};
+static const NodeHandler handler = {on_answer,     on_lost,       on_change, node_news_of_memory,
+									registry_hear, on_subscribed, on_hear};
 
 void
 broker_register(void)
@@ -127,8 +127,8 @@ redlock_broker_main(Datum arg)
 	node_init(&handler);
 	members_adopt(now_us);
 	configure_nodes(now_us);
-	settle_by_us = now_us + redlock_node_timeout_ms * INT64CONST(1000);
-	driver_adopt(driver, settle_by_us, now_us);
+	serve_by_us = now_us + redlock_node_timeout_ms * INT64CONST(1000);
+	driver_adopt(driver, serve_by_us, now_us);
 
 	for (;;)
 	{
@@ -136,7 +136,7 @@ redlock_broker_main(Datum arg)
 		{
 			ConfigReloadPending = false;
 			ProcessConfigFile(PGC_SIGHUP);
-			(void) lease_give_up_stays(); /* idle leases rest on the former settings */
+			(void) lease_release_all_idle(); /* idle leases rest on the former settings */
 			if (tls_reload())
 				members_tls_changed();
 			configure_nodes(redlock_clock_us());
@@ -146,7 +146,7 @@ redlock_broker_main(Datum arg)
 			stopping = postmaster_stops();
 			if (!stopping)
 				proc_exit(1); /* the postmaster starts the next broker */
-			lease_end_all_stays();
+			lease_end_unowned();
 		}
 		if (stopping && all_released() && registry_leave(redlock_clock_us()))
 			proc_exit(1); /* restarted if the server still waits for sessions */
@@ -174,14 +174,14 @@ make_pass(int64 now_us)
 
 	/* also before the nodes are probed: a released lease must not be renewed */
 	take_queue(now_us);
-	if (!tried && (members_settled() || now_us >= settle_by_us))
+	if (!probed_once && (members_probed_once() || now_us >= serve_by_us))
 	{
-		tried = true;
-		begin_to_settle(now_us);
+		probed_once = true;
+		hold_requests(now_us);
 	}
-	if (tried && !driver->serves &&
+	if (probed_once && !driver->serves &&
 		((registry_may_ask(now_us) && core_has_quorum(members_lists(), registry_told())) ||
-		 registry_is_stopped() || now_us >= settle_by_us))
+		 registry_is_stopped() || now_us >= serve_by_us))
 		driver_serve(driver, now_us);
 	/* debts to dead nodes must not fill the table */
 	while (lease_entries_used() > redlock_max_locks && driver_forget_debt(driver, now_us))
@@ -194,14 +194,14 @@ make_pass(int64 now_us)
 	members_reopen_tls(now_us);
 	wake_at_us = members_due_us();
 	if (!driver->serves)
-		wake_at_us = Min(wake_at_us, settle_by_us);
+		wake_at_us = Min(wake_at_us, serve_by_us);
 	wake_at_us = Min(wake_at_us, run_timers(now_us, looked_us));
 	driver_send_unsent(driver, now_us);
 	if (driver_begin_releases(driver, now_us))
 		wake_at_us = now_us;
 	wake_at_us = Min(wake_at_us, deadlock_on_time(now_us));
 	wake_at_us = Min(wake_at_us, trouble_sum_up(now_us));
-	if (tried)
+	if (probed_once)
 		wake_at_us = Min(wake_at_us, registry_on_time(now_us));
 	for (int i = 0; i < NODE_INDEXES; i++)
 		if (!node_flush(node_at(i), now_us))
@@ -248,10 +248,10 @@ run_timers(int64 now_us, int64 looked_us)
 
 /* Requests wait until the nodes have told of other hosts, but at most for redlock.node_timeout. */
 static void
-begin_to_settle(int64 now_us)
+hold_requests(int64 now_us)
 {
-	driver_settle(driver);
-	settle_by_us = now_us + redlock_node_timeout_ms * INT64CONST(1000);
+	driver_hold_requests(driver);
+	serve_by_us = now_us + redlock_node_timeout_ms * INT64CONST(1000);
 }
 
 /*
@@ -274,7 +274,7 @@ configure_nodes(int64 now_us)
 	in_force = members_configure(now_us, registry_may_leave, registry_stay);
 	registry_configured(now_us);
 	if (driver->serves && !registry_may_ask(now_us))
-		begin_to_settle(now_us); /* other hosts must be compared first */
+		hold_requests(now_us); /* other hosts must be compared first */
 	if (!in_force)
 		return;
 	unsettled = driver_follow_lists(driver, now_us);
@@ -308,7 +308,7 @@ on_answer(RedisNode *node, const InFlight *sent, const ScriptAnswer *answer, int
 	reply.waiting = answer->waiting;
 	reply.holder = answer->holder;
 	reply.silent = !answer->ours;
-	reply.may_stay = answer->may_stay;
+	reply.may_idle = answer->may_idle;
 	reply.token = answer->token;
 	driver_step_answer(driver, sent->command.entry, &reply);
 	if (sent->command.op == CORE_OP_ACQUIRE && answer->reply == CORE_REPLY_NO &&
@@ -327,7 +327,7 @@ tell_of_answer(RedisNode *node, const InFlight *sent, const ScriptAnswer *answer
 	{
 		TimestampTz until = answer->kept ? GetCurrentTimestamp() + answer->busy_ms * 1000 : 0;
 
-		lease_tell_holder(lease, answer->text, answer->ours, until);
+		lease_set_held_by(lease, answer->text, answer->ours, until);
 		if (answer->free_permit > 0)
 			pg_atomic_write_u32(&lease->free_permit, answer->free_permit);
 	}
@@ -401,12 +401,12 @@ on_change(RedisNode *node, NodeState before)
  */
 
 static void
-on_joined(RedisNode *node, const char *channel, size_t len, int64 now_us)
+on_subscribed(RedisNode *node, const char *channel, size_t len, int64 now_us)
 {
-	Lease *lease = subscription_joined(node, channel, len);
+	Lease *lease = subscription_confirmed(node, channel, len);
 
 	if (lease != NULL)
-		driver_on_joined(driver, lease_index(lease), node->index - NODE_SUBSCRIBER, now_us);
+		driver_on_subscribed(driver, lease_index(lease), node->index - NODE_SUBSCRIBER, now_us);
 }
 
 static void
@@ -448,7 +448,7 @@ hear_of_host(ScriptMessage *message, int64 now_us)
 	if (lease != NULL && message->waiters.count == 0)
 		lease_recall(lease);
 	else if (lease != NULL)
-		turns_want(driver, lease_index(lease), &message->waiters.waiter[0], message->shared);
+		turns_note_waiter(driver, lease_index(lease), &message->waiters.waiter[0], message->shared);
 }
 
 /*

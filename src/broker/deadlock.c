@@ -9,19 +9,15 @@
 #include "lib/ilist.h"
 #include "lib/stringinfo.h"
 #include "miscadmin.h"
-#include "storage/lmgr.h"
-#include "storage/lock.h"
 #include "storage/proc.h"
 #include "storage/procarray.h"
-#include "utils/array.h"
-#include "utils/fmgrprotos.h"
 #include "utils/memutils.h"
 
 #include "broker/deadlock.h"
+#include "broker/local_wait.h"
 #include "broker/subscription.h"
 #include "broker/timers.h"
 #include "driver/turns.h"
-#include "shared/compat.h"
 #include "shared/host_list.h"
 #include "shared/text.h"
 
@@ -69,15 +65,6 @@ typedef struct Wait
 	ProbeMemory memory;
 } Wait;
 
-/* The wait of a process in the lock manager, or in a gate. */
-typedef struct LocalWait
-{
-	uint64 number;  /* unique on this host */
-	Lease *request; /* queues behind this request to the nodes, or NULL */
-	Lease *shared;  /* may not join these readers, since a writer waits; or NULL */
-	char what[SCRIPT_WHAT_SIZE];
-} LocalWait;
-
 /* A process to visit, and the path that leads there. */
 typedef struct Visit
 {
@@ -122,25 +109,17 @@ static void tell_holder(ScriptProbe *probe, Lease *lease, int64 now_us);
 static int find_readers(const Lease *lease, uint32 number, int pids[VISITS_MAX]);
 static void choose(int pid, int pids[VISITS_MAX / 2], int *count);
 static int compare_pids(const void *a, const void *b);
-static bool is_gate(const LOCKTAG *tag);
-static uint64 gate_of(const LOCKTAG *tag);
 static void explore(ScriptProbe *probe, const Lease *held, int64 now_us);
 static void visit(Exploration *way, Visit *at, const ScriptProbe *probe, int64 now_us);
 static void visit_blockers(Exploration *way, const Visit *at, const LocalWait *wait);
 static void add_visit(Exploration *way, int pid, const ScriptProbe *probe);
 static bool was_told(Lease *const *told, int count, const Lease *request);
-static void tell_who_wants(ScriptProbe *probe, const Lease *lease, int64 now_us);
-static int find_blockers(int pid, const LocalWait *wait, int pids[VISITS_MAX]);
+static void probe_waiting_writers(ScriptProbe *probe, const Lease *lease, int64 now_us);
 static bool add_step(ScriptProbe *probe, int pid, uint64 wait, bool remote, const char *what);
+static bool find_wait(PGPROC *process, LocalWait *wait);
 static Lease *wait_of(int pid);
 static bool is_asked_for(Lease *lease);
 static uint64 number_of(const Lease *lease);
-static uint64 local_number(PGPROC *process, int64 since_us);
-static bool may_wait(PGPROC *process);
-static bool local_wait(PGPROC *process, LocalWait *wait);
-static bool gate_wait(PGPROC *process, LocalWait *wait);
-static void describe_redlock(const Lease *lease, char what[SCRIPT_WHAT_SIZE]);
-static void describe_lock(const LOCKTAG *tag, LocalWait *wait);
 static void come_home(ScriptProbe *probe, Lease *lease, int64 now_us);
 static char *cycle_text(const ScriptProbe *probe);
 
@@ -288,7 +267,7 @@ send_on(ScriptProbe *probe, Lease *lease, int64 now_us)
 {
 	char what[SCRIPT_WHAT_SIZE];
 
-	describe_redlock(lease, what);
+	local_wait_describe(lease, what);
 	if (add_step(probe, lease->owner_pid, number_of(lease), true, what))
 		tell_holder(probe, lease, now_us);
 }
@@ -353,11 +332,11 @@ find_readers(const Lease *lease, uint32 number, int pids[VISITS_MAX])
 	{
 		Lease *request = lease_at(dlist_container(Wait, link, iter.cur) - waits);
 
-		if (lease_is_shared_by(lease, request->owner_procno) && is_asked_for(request))
+		if (lease_has_reader(lease, request->owner_procno) && is_asked_for(request))
 			choose(request->owner_pid, chosen, &count);
 	}
 	for (int i = 0; i < MaxBackends; i++)
-		if (lease_is_shared_by(lease, i) && may_wait(GetPGProcByNumber(i)))
+		if (lease_has_reader(lease, i) && local_wait_may_be(GetPGProcByNumber(i)))
 			choose(GetPGProcByNumber(i)->pid, chosen, &count);
 	count = Min(count, VISITS_MAX / 2);
 	qsort(chosen, count, sizeof(int), compare_pids);
@@ -383,18 +362,6 @@ static int
 compare_pids(const void *a, const void *b)
 {
 	return *(const int *) a - *(const int *) b;
-}
-
-static bool
-is_gate(const LOCKTAG *tag)
-{
-	return tag->locktag_type == LOCKTAG_USERLOCK && tag->locktag_field4 == 0;
-}
-
-static uint64
-gate_of(const LOCKTAG *tag)
-{
-	return (uint64) tag->locktag_field2 << 32 | tag->locktag_field3;
 }
 
 /*
@@ -446,15 +413,14 @@ visit(Exploration *way, Visit *at, const ScriptProbe *probe, int64 now_us)
 	if (lease != NULL)
 		return;
 	process = BackendPidGetProc(at->pid);
-	if (process == NULL || !may_wait(process))
+	if (process == NULL || !local_wait_may_be(process))
 		return;
 	count_look(probe, now_us);
-	if (!local_wait(process, &wait) ||
-		!add_step(&at->probe, at->pid, wait.number, false, wait.what))
+	if (!find_wait(process, &wait) || !add_step(&at->probe, at->pid, wait.number, false, wait.what))
 		return;
 	if (wait.shared != NULL)
 	{
-		tell_who_wants(&at->probe, wait.shared, now_us);
+		probe_waiting_writers(&at->probe, wait.shared, now_us);
 		return;
 	}
 	if (wait.request != NULL)
@@ -476,7 +442,7 @@ static void
 visit_blockers(Exploration *way, const Visit *at, const LocalWait *wait)
 {
 	int blocking[VISITS_MAX];
-	int blockers = find_blockers(at->pid, wait, blocking);
+	int blockers = local_wait_blockers(at->pid, wait, blocking, VISITS_MAX - 1);
 
 	for (int b = 0; b < blockers && way->count < VISITS_MAX; b++)
 	{
@@ -514,7 +480,7 @@ was_told(Lease *const *told, int count, const Lease *request)
  * checks whether it still waits.
  */
 static void
-tell_who_wants(ScriptProbe *probe, const Lease *lease, int64 now_us)
+probe_waiting_writers(ScriptProbe *probe, const Lease *lease, int64 now_us)
 {
 	const Waiters *hosts = turns_told(driver, lease_index(lease));
 	char text[SCRIPT_PROBE_MAX];
@@ -527,20 +493,6 @@ tell_who_wants(ScriptProbe *probe, const Lease *lease, int64 now_us)
 		count_look(probe, now_us);
 		subscription_say(hosts->waiter[i].host, text, len, now_us);
 	}
-}
-
-static int
-find_blockers(int pid, const LocalWait *wait, int pids[VISITS_MAX])
-{
-	ArrayType *array;
-	int count;
-
-	array = DatumGetArrayTypeP(DirectFunctionCall1(pg_blocking_pids, Int32GetDatum(pid)));
-	count = Min(ArrayGetNItems(ARR_NDIM(array), ARR_DIMS(array)), VISITS_MAX - 1);
-	memcpy(pids, ARR_DATA_PTR(array), count * sizeof(int));
-	if (count == 0 && wait->request != NULL)
-		pids[count++] = wait->request->owner_pid; /* PostgreSQL does not see this wait */
-	return count;
 }
 
 /* Adds a wait of this host to the path.  False: the probe goes no further. */
@@ -556,6 +508,17 @@ add_step(ScriptProbe *probe, int pid, uint64 wait, bool remote, const char *what
 	strlcpy(text->server, host_list_own_name(), sizeof(text->server));
 	text_to_utf8(text->what, sizeof(text->what), what, strlen(what));
 	return true;
+}
+
+/* Finds the wait of a process on this host.  A request behind which it waits must itself wait. */
+static bool
+find_wait(PGPROC *process, LocalWait *wait)
+{
+	if (!local_wait_find(process, wait))
+		return false;
+	if (wait->request != NULL && waits[lease_index(wait->request)].timer.at_us == 0)
+		wait->request = NULL;
+	return !wait->in_gate || wait->shared != NULL || wait->request != NULL;
 }
 
 /*
@@ -592,126 +555,6 @@ static uint64
 number_of(const Lease *lease)
 {
 	return (uint64) lease_index(lease) << 32 | lease->drive.generation;
-}
-
-/*
- * The number of a wait in the lock manager or in a gate, by process and begin.  Bit 62 tells such
- * a number from a request's.  A process number has 18 bits.
- */
-static uint64
-local_number(PGPROC *process, int64 since_us)
-{
-	return UINT64CONST(1) << 62 | ((uint64) since_us << 18 & ((UINT64CONST(1) << 62) - 1)) |
-		   (uint64) REDLOCK_PROCNO(process);
-}
-
-/*
- * May this process wait in the lock manager or in a gate?  Takes no lock; a wait that begins just
- * now is found by the next probe.  The leader of a parallel query waits in an IPC event while a
- * worker waits for a lock.
- */
-static bool
-may_wait(PGPROC *process)
-{
-	int64 since_us;
-
-	return *(volatile ProcWaitStatus *) &process->waitStatus == PROC_WAIT_STATUS_WAITING ||
-		   (*(volatile uint32 *) &process->wait_event_info & 0xFF000000) == PG_WAIT_IPC ||
-		   lease_parked(REDLOCK_PROCNO(process), &since_us) != 0;
-}
-
-/*
- * Describes the wait of this process in the lock manager or in a gate.  Returns false if there is
- * none.
- *
- * The leader of a parallel query waits as long as a worker does.  Of several such waits the oldest
- * counts, since a lasting wait is then found by the next probe, too.  The begin of a wait may be
- * 0: to solve a deadlock, some minor versions of PostgreSQL reorder the queue, and clear the begin
- * of the process that wakes the others.
- */
-static bool
-local_wait(PGPROC *process, LocalWait *wait)
-{
-	int pid = process->pid;
-	BlockedProcsData *data = GetBlockerStatusData(pid);
-	uint64 first_us = PG_UINT64_MAX;
-
-	wait->request = wait->shared = NULL;
-	for (int i = 0; i < data->nlocks; i++)
-	{
-		const LockInstanceData *lock = &data->locks[i];
-		bool blocked = lock->leaderPid == pid && lock->waitLockMode != NoLock;
-		PGPROC *member = blocked ? BackendPidGetProc(lock->pid) : NULL;
-		uint64 since_us = member != NULL ? pg_atomic_read_u64(&member->waitStart) : first_us;
-
-		if (since_us >= first_us)
-			continue;
-		first_us = since_us;
-		wait->number = local_number(member, (int64) since_us);
-		describe_lock(&lock->locktag, wait);
-	}
-	return first_us != PG_UINT64_MAX || gate_wait(process, wait);
-}
-
-/*
- * Describes a wait to share a lock: another session asks for the lock, or a writer of another host
- * waits.  Returns false if there is none.
- */
-static bool
-gate_wait(PGPROC *process, LocalWait *wait)
-{
-	int64 since_us;
-	uint64 hash = lease_parked(REDLOCK_PROCNO(process), &since_us);
-	Lease *lease = hash != 0 ? lease_find(hash) : NULL;
-
-	if (lease == NULL || !lease->shared)
-		return false;
-	if (lease_state(lease) == LEASE_HELD)
-		wait->shared = lease;
-	else if (waits[lease_index(lease)].timer.at_us != 0 && lease_state(lease) == LEASE_WAITING)
-		wait->request = lease;
-	else
-		return false;
-	wait->number = local_number(process, since_us);
-	describe_redlock(lease, wait->what);
-	return true;
-}
-
-/* Writes redlock "name"; a name that is cut ends in "... (after the quote). */
-static void
-describe_redlock(const Lease *lease, char what[SCRIPT_WHAT_SIZE])
-{
-	const char *name = lease_name(lease);
-	char shown[SCRIPT_WHAT_SIZE - sizeof("redlock \"\"...") + 1];
-
-	text_to_utf8(shown, sizeof(shown), name, strlen(name));
-	snprintf(what, SCRIPT_WHAT_SIZE, "redlock \"%s\"%s", shown,
-			 strlen(shown) < strlen(name) ? "..." : "");
-}
-
-/*
- * Describes a lock of the lock manager.  A gate is shown as the lock of the owner that holds the
- * gate.
- */
-static void
-describe_lock(const LOCKTAG *tag, LocalWait *wait)
-{
-	Lease *lease = is_gate(tag) ? lease_at_gate(gate_of(tag)) : NULL;
-
-	if (lease != NULL)
-		describe_redlock(lease, wait->what);
-	else
-	{
-		StringInfoData text;
-
-		initStringInfo(&text);
-		DescribeLockTag(&text, tag);
-		strlcpy(wait->what, text.data, sizeof(wait->what));
-	}
-	wait->request = NULL;
-	if (lease != NULL && waits[lease_index(lease)].timer.at_us != 0 &&
-		lease_state(lease) == LEASE_WAITING)
-		wait->request = lease;
 }
 
 /*

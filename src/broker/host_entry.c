@@ -183,7 +183,7 @@ find_held(core_lists held[HOSTS_HELD_MAX])
 		core_lists lists = lease->lists;
 		int at = 0;
 
-		if (!lease_at(i)->in_use || (settling_has(&lease_table->settling, lease) &&
+		if (!lease_at(i)->in_use || (settling_on_all_lists(&lease_table->settling, lease) &&
 									 (takes_locks() || !is_asked_or_held(lease))))
 			continue;
 		if (!lease->settled)

@@ -6,7 +6,7 @@
 
 #include <inttypes.h>
 
-#include "broker/disputes.h"
+#include "broker/conflicts.h"
 #include "broker/host_entry.h"
 #include "broker/leaving.h"
 #include "broker/marks.h"
@@ -180,7 +180,7 @@ mark_present_list(int64 now_us)
 	bool is_own;
 
 	if ((latest == NULL && marks->own.version == 0) || lists.next != 0 || list_is_left() ||
-		lease_table->standing.says != HOST_TAKES || !registry_may_ask(now_us) || disputes_any())
+		lease_table->standing.says != HOST_TAKES || !registry_may_ask(now_us) || conflicts_any())
 		return;
 	is_own = marks->own.version > 0 && (latest == NULL || latest->version <= marks->own.version);
 	for (int i = 0; i < CORE_NODES_MAX; i++)

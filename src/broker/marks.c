@@ -140,11 +140,11 @@ bool
 is_marked(core_lists to, core_lists asked)
 {
 	const StepMark *latest = steps_latest(known_marks());
-	StepMark wanted;
+	StepMark mark;
 	core_mask those = 0;
 
-	describe_mark(&wanted, to.now);
-	if (latest == NULL || latest->list != wanted.list)
+	describe_mark(&mark, to.now);
+	if (latest == NULL || latest->list != mark.list)
 		return false;
 	for (int i = 0; i < CORE_NODES_MAX; i++)
 		if ((members() & CORE_BIT(i)) && told_of(i)->marked == latest->version)
@@ -192,13 +192,13 @@ hear_mark(RedisNode *node, const redisReply *reply)
 }
 
 void
-explain_left(HostDispute *words)
+explain_left(HostConflict *words)
 {
 	const StepMark *latest = steps_latest(known_marks());
 
 	if (latest == NULL)
 	{
-		host_list_dispute(words); /* the former broker's text */
+		host_list_conflict(words); /* the former broker's text */
 		return;
 	}
 	memset(words, 0, sizeof(*words));
@@ -213,7 +213,7 @@ static void
 tell_left(void)
 {
 	static uint64 told_of = 0;
-	HostDispute words;
+	HostConflict words;
 	uint64 hash;
 
 	explain_left(&words);

@@ -35,11 +35,11 @@ extern void hear_mark(RedisNode *node, const redisReply *reply);
 
 /*
  * Do marks say that another host has left the lists in force?  look_at_marks decides and logs.
- * disputes.c passes on the former broker's answer, and resets the answer for other lists.
+ * conflicts.c passes on the former broker's answer, and resets the answer for other lists.
  */
 extern bool list_is_left(void);
 extern void set_list_left(bool left);
 extern void look_at_marks(void);
-extern void explain_left(HostDispute *words);
+extern void explain_left(HostConflict *words);
 
 #endif /* REDLOCK_MARKS_H */

@@ -4,7 +4,7 @@
  */
 #include "postgres.h"
 
-#include "broker/lists_file.h"
+#include "broker/joint_file.h"
 #include "broker/members.h"
 #include "broker/node.h"
 #include "broker/subscription.h"
@@ -79,7 +79,7 @@ members_due_us(void)
 }
 
 bool
-members_settled(void)
+members_probed_once(void)
 {
 	for (int i = 0; i < CORE_NODES_MAX; i++)
 		if (node_is_tried(node_at(i)))
@@ -113,7 +113,7 @@ adopt_file(int64 now_us)
 	Listed listed;
 	int index[URL_NODES_MAX];
 
-	if (!lists_file_read(&now, &next))
+	if (!joint_file_read(&now, &next))
 		return;
 	read_lists(&listed, &now, &next);
 	if (listed.count > URL_NODES_MAX)
@@ -129,8 +129,8 @@ members_configure(int64 now_us,
 				  void (*stay)(void))
 {
 	static bool short_of_indexes = false;
-	static Step wanted = STEP_NONE;
-	static int64 wanted_us; /* since when */
+	static Step requested = STEP_NONE;
+	static int64 requested_us; /* since when */
 	static bool held_up = false;
 	bool meets;
 	Listed listed;
@@ -153,16 +153,16 @@ members_configure(int64 now_us,
 	find_indexes(&listed, index);
 	step = step_to(&listed, index, &to);
 	/* STEP_ASIDE: hosts with only one of the two lists cannot be asked */
-	if (step == STEP_ASIDE && step != wanted)
+	if (step == STEP_ASIDE && step != requested)
 		warn_of_third_list();
-	if (step != wanted)
+	if (step != requested)
 	{
-		wanted_us = now_us;
+		requested_us = now_us;
 		stay();
 	}
-	wanted = step;
+	requested = step;
 	if (step == STEP_ASIDE || ((step == STEP_ON || step == STEP_BACK) &&
-							   !may_leave(to, step == STEP_BACK, wanted_us, now_us)))
+							   !may_leave(to, step == STEP_BACK, requested_us, now_us)))
 	{
 		held_up = true;
 		take_urls(&listed, index); /* passwords may have changed */
@@ -191,8 +191,8 @@ members_configure(int64 now_us,
 	held_up = false;
 	open_nodes(&listed, index, now_us);
 	if (lists.now == 0 || lists.next == 0)
-		lists_file_remove();
-	else if (!lists_file_write(redlock_nodes(), redlock_nodes_next()))
+		joint_file_remove();
+	else if (!joint_file_write(redlock_nodes(), redlock_nodes_next()))
 		due_us = now_us + WRITE_AGAIN_US;
 	return true;
 }
@@ -292,7 +292,7 @@ find_indexes(const Listed *listed, int *index)
 static Step
 step_to(const Listed *listed, const int *index, core_lists *to)
 {
-	core_lists wanted = {0};
+	core_lists target = {0};
 
 	if (lists.now == 0 || lists.next == 0 || lists.next == lists.now ||
 		redlock_on_disagreement != ON_DISAGREEMENT_REFUSE)
@@ -301,17 +301,17 @@ step_to(const Listed *listed, const int *index, core_lists *to)
 	{
 		if (index[u] < 0)
 			return STEP_ASIDE;
-		wanted.now |= listed->node[u].now ? CORE_BIT(index[u]) : 0;
-		wanted.next |= listed->node[u].next ? CORE_BIT(index[u]) : 0;
+		target.now |= listed->node[u].now ? CORE_BIT(index[u]) : 0;
+		target.next |= listed->node[u].next ? CORE_BIT(index[u]) : 0;
 	}
-	*to = (core_lists){wanted.now, 0};
-	if (wanted.now == lists.now && wanted.next == lists.next)
+	*to = (core_lists){target.now, 0};
+	if (target.now == lists.now && target.next == lists.next)
 		return STEP_NONE;
-	if (wanted.next != 0 && wanted.next != wanted.now)
+	if (target.next != 0 && target.next != target.now)
 		return STEP_ASIDE;
-	if (wanted.now == lists.next)
+	if (target.now == lists.next)
 		return STEP_ON;
-	return wanted.now == lists.now ? STEP_BACK : STEP_ASIDE;
+	return target.now == lists.now ? STEP_BACK : STEP_ASIDE;
 }
 
 /* Does each quorum of the new lists meet each quorum of the lists in force? */

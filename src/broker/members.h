@@ -56,6 +56,6 @@ extern void members_reopen_tls(int64 now_us);
 extern int64 members_due_us(void);
 
 /* Probed once: is each node connected, or has its first attempt failed? */
-extern bool members_settled(void);
+extern bool members_probed_once(void);
 
 #endif /* REDLOCK_MEMBERS_H */

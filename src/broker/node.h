@@ -150,8 +150,8 @@ typedef struct NodeHandler
 	void (*measured)(RedisNode *node);                  /* memory_used and memory_limit were read */
 	/* a node_call was answered; NULL: it never will be */
 	void (*called)(RedisNode *node, int call, const redisReply *reply, int64 now_us);
-	/* subscribers only: a channel was joined */
-	void (*joined)(RedisNode *node, const char *channel, size_t len, int64 now_us);
+	/* subscribers only: a subscription was confirmed */
+	void (*subscribed)(RedisNode *node, const char *channel, size_t len, int64 now_us);
 	/* ... or a message came; text ends in a NUL */
 	void (*heard)(RedisNode *node, const char *channel, size_t len, const char *text,
 				  size_t text_len, int64 now_us);
@@ -162,6 +162,19 @@ static inline bool
 node_is_tried(const RedisNode *node)
 {
 	return node->state >= NODE_RESOLVING && node->state <= NODE_HANDSHAKE;
+}
+
+/*
+ * Is the first attempt to reach this node under way, so that nobody knows yet whether the node is
+ * within reach?  The first attempt tries each address of the node's name.
+ */
+static inline bool
+node_is_first_tried(const RedisNode *node)
+{
+	if (node->state == NODE_RESOLVING)
+		return node->failures == 0;
+	return node->failures < node->addresses &&
+		   (node_is_tried(node) || (node->state == NODE_BACKING_OFF && node->untried > 0));
 }
 
 /* To be called once, before all other functions of this header. */
@@ -259,7 +272,7 @@ extern void node_call(RedisNode *node, int call, int argc, const char **argv, co
 					  int64 now_us);
 
 /* Joins or leaves a channel.  The node must be a READY subscriber. */
-extern void node_subscribe(RedisNode *node, const char *channel, size_t len, bool join);
+extern void node_subscribe(RedisNode *node, const char *channel, size_t len, bool begin);
 
 /*
  * Writes as much as the socket takes now; a local node answers.  False: the handler may have

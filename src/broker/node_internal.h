@@ -45,7 +45,7 @@ extern void node_ask_guard(RedisNode *node);
 /* node_local.c: what node.c and node_pipeline.c do for a local node */
 extern void node_local_begin(RedisNode *node, int64 now_us);
 extern void node_local_send(RedisNode *node, const ScriptCommand *command, const InFlight *sent);
-extern void node_local_join(RedisNode *node, const char *channel, size_t len);
+extern void node_local_subscribe(RedisNode *node, const char *channel, size_t len);
 extern bool node_local_flush(RedisNode *node, int64 now_us);
 
 /* node_pipeline.c */

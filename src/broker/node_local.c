@@ -29,11 +29,11 @@
 /* All leases are this server's. */
 #define OWN_HOST 1
 
-/* A message, or the confirmation of a joined channel. */
+/* A message, or the confirmation of a subscription. */
 typedef struct Message
 {
 	slist_node next;
-	bool joined;
+	bool subscribed;
 	size_t channel_len;
 	size_t len;
 	char *text;
@@ -67,7 +67,7 @@ static void describe_holder(const ScriptCommand *command, const local_answer *fr
 static void fail(ScriptAnswer *answer, const char *text);
 static void publish(const ScriptCommand *command, const local_answer *answer, int permit,
 					size_t lock_len);
-static void add_message(bool joined, const char *channel, size_t channel_len, const char *text,
+static void add_message(bool subscribed, const char *channel, size_t channel_len, const char *text,
 						size_t len);
 static bool deliver(RedisNode *node, int64 now_us);
 
@@ -223,7 +223,7 @@ execute(const RedisNode *node, const ScriptCommand *command, ScriptAnswer *answe
 						  .attempt = command->core.attempt,
 						  .host = OWN_HOST,
 						  .shared = command->shared,
-						  .may_stay = command->may_stay,
+						  .may_idle = command->may_idle,
 						  .ttl_ms = command->ttl_ms,
 						  .counter = command->core.counter,
 						  .token = Max(command->core.token, command->core.counter),
@@ -332,7 +332,7 @@ describe_holder(const ScriptCommand *command, const local_answer *from, ScriptAn
 						 : hash_bytes((const unsigned char *) &from->holder, sizeof(from->holder));
 	answer->ours = true;
 	answer->kept = held != NULL && held->data.kept;
-	answer->may_stay = from->may_stay;
+	answer->may_idle = from->may_idle;
 	answer->by_readers = from->shared;
 	answer->free_permit = from->free_permit;
 	if (!answer->kept)
@@ -420,14 +420,14 @@ node_local_publish(const char *channel, size_t channel_len, const char *text, si
 }
 
 void
-node_local_join(RedisNode *node, const char *channel, size_t len)
+node_local_subscribe(RedisNode *node, const char *channel, size_t len)
 {
 	Assert(node == subscriber);
 	add_message(true, channel, len, "", 0);
 }
 
 static void
-add_message(bool joined, const char *channel, size_t channel_len, const char *text, size_t len)
+add_message(bool subscribed, const char *channel, size_t channel_len, const char *text, size_t len)
 {
 	Message *message;
 
@@ -435,7 +435,7 @@ add_message(bool joined, const char *channel, size_t channel_len, const char *te
 		return;
 	message = MemoryContextAlloc(TopMemoryContext,
 								 offsetof(Message, channel) + channel_len + 1 + len + 1);
-	message->joined = joined;
+	message->subscribed = subscribed;
 	message->channel_len = channel_len;
 	message->len = len;
 	message->text = message->channel + channel_len + 1;
@@ -461,8 +461,8 @@ deliver(RedisNode *node, int64 now_us)
 
 		if (node->state != NODE_READY)
 			; /* closed by an earlier message: as a broken connection loses messages */
-		else if (message->joined)
-			node_handler->joined(node, message->channel, message->channel_len, now_us);
+		else if (message->subscribed)
+			node_handler->subscribed(node, message->channel, message->channel_len, now_us);
 		else
 			node_handler->heard(node, message->channel, message->channel_len, message->text,
 								message->len, now_us);

@@ -88,17 +88,17 @@ node_send_alone(RedisNode *node, const InFlight *sent, int argc, const char **ar
 }
 
 void
-node_subscribe(RedisNode *node, const char *channel, size_t len, bool join)
+node_subscribe(RedisNode *node, const char *channel, size_t len, bool begin)
 {
-	const char *argv[] = {join ? "SUBSCRIBE" : "UNSUBSCRIBE", channel};
+	const char *argv[] = {begin ? "SUBSCRIBE" : "UNSUBSCRIBE", channel};
 	size_t argvlen[] = {strlen(argv[0]), len};
 
 	Assert(node_is_subscriber(node) && node->state == NODE_READY);
 
 	if (node->url.is_local)
 	{
-		if (join)
-			node_local_join(node, channel, len);
+		if (begin)
+			node_local_subscribe(node, channel, len);
 		return;
 	}
 	node_append(node, lengthof(argv), argv, argvlen);
@@ -305,7 +305,7 @@ is_answer_due(const RedisNode *node)
 	return !node_is_subscriber(node) && node_in_flight(node) > (uint32) node->batch->count;
 }
 
-/* Handles a message, a joined or left channel, or an answer to PING. */
+/* Handles a message, a confirmed subscription or its end, or an answer to PING. */
 static void
 hear(RedisNode *node, const redisReply *reply, int64 now_us)
 {
@@ -329,7 +329,7 @@ hear(RedisNode *node, const redisReply *reply, int64 now_us)
 		node_handler->heard(node, element[1]->str, element[1]->len, element[2]->str,
 							element[2]->len, now_us);
 	else if (strcmp(element[0]->str, "subscribe") == 0)
-		node_handler->joined(node, element[1]->str, element[1]->len, now_us);
+		node_handler->subscribed(node, element[1]->str, element[1]->len, now_us);
 }
 
 /* The answer to PING; an array on a connection with subscriptions. */

@@ -9,7 +9,7 @@
 
 #include "utils/memutils.h"
 
-#include "broker/disputes.h"
+#include "broker/conflicts.h"
 #include "broker/host_entry.h"
 #include "broker/host_pages.h"
 #include "broker/leaving.h"
@@ -25,7 +25,7 @@
 #include "shared/lease.h"
 
 /* Pause between beats during a configuration conflict, or when this host must not take locks, */
-#define BEAT_IN_DISPUTE_US INT64CONST(3000000)
+#define BEAT_IN_CONFLICT_US INT64CONST(3000000)
 
 /* ... or while this host does not know yet whether it may take locks. */
 #define BEAT_UNKNOWN_US INT64CONST(20000)
@@ -52,7 +52,7 @@ void
 registry_init(void)
 {
 	told_init();
-	disputes_init();
+	conflicts_init();
 }
 
 /*
@@ -156,13 +156,14 @@ static void
 beat(int64 now_us)
 {
 	beat_us = now_us;
-	beat_begins(now_us + (disputes_any() ? BEAT_IN_DISPUTE_US : BEAT_US));
+	beat_begins(now_us + (conflicts_any() ? BEAT_IN_CONFLICT_US : BEAT_US));
 	if (beat_out != 0 || (nodes_that(node_can_send) & members()) != 0)
 		entry_write();
 	for (int i = 0; i < CORE_NODES_MAX; i++)
 	{
 		RedisNode *node = node_at(i);
 
+		told_of(i)->behind = told_of(i)->out;
 		if (!(members() & CORE_BIT(i)) || !node_can_send(node) || told_of(i)->out)
 			continue;
 		if (strcmp(told_of(i)->address, node->url.address) != 0)
@@ -213,11 +214,11 @@ answer_for_local(const RedisNode *node, int64 now_us)
 static void
 send_beat(RedisNode *node, int64 now_us)
 {
-	const char *argv[3] = {redlock_key_prefix};
-	size_t len[3] = {strlen(redlock_key_prefix)};
+	const char *refuses = entry_config()->standing == HOST_REFUSES ? "1" : "0";
+	const char *argv[4] = {redlock_key_prefix, NULL, NULL, refuses};
+	size_t len[4] = {strlen(redlock_key_prefix), 0, 0, 1};
 
 	entry_texts(&argv[1], &len[1]);
-
 	if (told_of(node->index)->sha[0] == '\0')
 		node_call(node, CALL_LOAD, 3, (const char *[]){"SCRIPT", "LOAD", lua_hosts_script}, NULL,
 				  now_us);
@@ -330,9 +331,9 @@ static void
 look(int64 now_us)
 {
 	begun = true;
-	find_disputes(now_us);
-	if (registry_is_stopped() || disputes_any() || !registry_may_ask(now_us))
-		beat_by(beat_us + BEAT_IN_DISPUTE_US);
+	find_conflicts(now_us);
+	if (registry_is_stopped() || conflicts_any() || !registry_may_ask(now_us))
+		beat_by(beat_us + BEAT_IN_CONFLICT_US);
 	mark_present_list(now_us);
 	tell_namesake(now_us);
 }

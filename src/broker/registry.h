@@ -13,7 +13,7 @@
  * The whole list is read when a session asks for it (host_list.h).
  *
  * registry.c sends beats, reads answers, and calls the other parts: host_entry (this host's
- * entry), told (answers of nodes, and votes), disputes, marks, leaving (the veto on leaving a
+ * entry), told (answers of nodes, and votes), conflicts, marks, leaving (the veto on leaving a
  * list) and host_pages (the whole list).  No part calls back.
  *
  * Used by the broker only.
@@ -22,7 +22,7 @@
 #define REDLOCK_REGISTRY_H
 
 /* registry_configured, registry_may_ask, registry_is_stopped */
-#include "broker/disputes.h"
+#include "broker/conflicts.h"
 
 /* registry_may_leave, registry_stay */
 #include "broker/leaving.h"

@@ -34,7 +34,7 @@
 
 #define ATTEMPT_DIGITS 9 /* enough for the 27 bits of core_node */
 
-/* Layout of a value: secret, ':', attempt, ':', host, then ' ' or LUA_MAY_STAY or LUA_SHARED. */
+/* Layout of a value: secret, ':', attempt, ':', host, then ' ' or LUA_MAY_IDLE or LUA_SHARED. */
 #define HOST_AT (2 * LOCK_SECRET_BYTES + 1 + ATTEMPT_DIGITS + 1)
 #define VALUE_HEAD (HOST_AT + LOCK_HOST_DIGITS + 1)
 
@@ -72,7 +72,7 @@ static const char digits[] = "0123456789abcdef";
 
 size_t
 script_value(char value[SCRIPT_VALUE_SIZE], const uint8 *secret, uint64 host, bool shared,
-			 bool may_stay, const char *holder)
+			 bool may_idle, const char *holder)
 {
 	size_t holder_len = strlen(holder);
 	char *out = value;
@@ -88,7 +88,7 @@ script_value(char value[SCRIPT_VALUE_SIZE], const uint8 *secret, uint64 host, bo
 	out = words_put_id(out, host) - 1; /* without its NUL */
 	if (shared)
 		*out++ = LUA_SHARED[0];
-	*out++ = may_stay ? LUA_MAY_STAY[0] : ' ';
+	*out++ = may_idle ? LUA_MAY_IDLE[0] : ' ';
 	Assert(holder_len <= (size_t) (value + SCRIPT_VALUE_SIZE - out));
 	memcpy(out, holder, holder_len);
 	return out - value + holder_len;
@@ -278,7 +278,7 @@ read_holder(const redisReply *reply, ScriptAnswer *answer)
 	const char *end = reply->str + reply->len;
 	const size_t secret = 2 * LOCK_SECRET_BYTES;
 	bool shared = reply->len > VALUE_HEAD && from[VALUE_HEAD - 1] == LUA_SHARED[0] &&
-				  (from[VALUE_HEAD] == ' ' || from[VALUE_HEAD] == LUA_MAY_STAY[0]);
+				  (from[VALUE_HEAD] == ' ' || from[VALUE_HEAD] == LUA_MAY_IDLE[0]);
 	size_t said = 0;
 
 	answer->ours =
@@ -286,7 +286,7 @@ read_holder(const redisReply *reply, ScriptAnswer *answer)
 		from[secret] == ':' && strspn(from + secret + 1, "0123456789") == ATTEMPT_DIGITS &&
 		from[HOST_AT - 1] == ':' &&
 		strspn(from + HOST_AT, "0123456789abcdef") == LOCK_HOST_DIGITS &&
-		(from[VALUE_HEAD - 1] == ' ' || from[VALUE_HEAD - 1] == LUA_MAY_STAY[0] || shared);
+		(from[VALUE_HEAD - 1] == ' ' || from[VALUE_HEAD - 1] == LUA_MAY_IDLE[0] || shared);
 	/* the same hash for all attempts of a request, and for all readers */
 	answer->holder =
 		answer->ours && shared
@@ -296,7 +296,7 @@ read_holder(const redisReply *reply, ScriptAnswer *answer)
 	if (answer->ours)
 		from += VALUE_HEAD + shared;
 	answer->kept = answer->ours && !shared && strncmp(from, LUA_KEPT, strlen(LUA_KEPT)) == 0;
-	answer->may_stay = answer->ours && !answer->kept && from[-1] == LUA_MAY_STAY[0];
+	answer->may_idle = answer->ours && !answer->kept && from[-1] == LUA_MAY_IDLE[0];
 	answer->by_readers = shared;
 	if (answer->ours && !answer->kept)
 		answer->host = strtoull(reply->str + HOST_AT, NULL, 16);

@@ -28,7 +28,7 @@ typedef struct ScriptCommand
 	/* the parts of the value, for the node inside the server */
 	const uint8 *secret;
 	uint64 host;
-	bool may_stay;
+	bool may_idle;
 	const char *holder;
 
 	bool shared;
@@ -68,7 +68,7 @@ typedef struct ScriptAnswer
 	uint64 host;     /* of the holder; 0: unknown, or released */
 	bool ours;       /* the key is of redlock_pg, which publishes releases */
 	bool kept;       /* released, but kept by hold_at_least */
-	bool may_stay;   /* the lease may be idle */
+	bool may_idle;   /* the lease may be idle */
 	bool by_readers; /* hosts share the lock */
 	int free_permit; /* another permit that is free; 0: none */
 	int32 waiting;   /* hosts that wait for the release */
@@ -82,7 +82,7 @@ typedef struct ScriptAnswer
  * attempt.
  */
 extern size_t script_value(char value[SCRIPT_VALUE_SIZE], const uint8 *secret, uint64 host,
-						   bool shared, bool may_stay, const char *holder);
+						   bool shared, bool may_idle, const char *holder);
 
 extern void script_set_attempt(char *value, uint32 attempt);
 

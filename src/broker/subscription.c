@@ -77,7 +77,7 @@ subscription_open(int node, int64 now_us)
 }
 
 Lease *
-subscription_joined(const RedisNode *node, const char *channel, size_t len)
+subscription_confirmed(const RedisNode *node, const char *channel, size_t len)
 {
 	deaf_to_us &= ~CORE_BIT(node->index - NODE_SUBSCRIBER);
 	return subscription_lease(channel, len);

@@ -3,7 +3,8 @@
  *		Messages of other hosts: the subscriptions of waiting leases to the channels of their keys,
  *		and the subscription to this host's own channel.
  *
- * A waiter joins its key's channel on all nodes; protocol/hearing.h decides when it asks again.
+ * A waiter subscribes to its key's channel on all nodes; protocol/hearing.h decides when it asks
+ * again.
  *
  * Used by the broker only.  A new broker subscribes again.
  */
@@ -15,15 +16,15 @@
 
 extern void subscription_init(Driver *driver);
 
-/* The lease joins, or leaves, the channel of its key: see DriverEntry.hears. */
+/* Begins or ends the subscription to the key's channel: see DriverEntry.hears. */
 extern void subscription_begin(Lease *lease);
 extern void subscription_end(Lease *lease);
 
-/* The node is on duty: joins this host's own channel there. */
+/* The node is on duty: subscribes to this host's own channel there. */
 extern void subscription_open(int node, int64 now_us);
 
-/* A subscriber has joined a channel.  Returns the lease with this key, or NULL. */
-extern Lease *subscription_joined(const RedisNode *node, const char *channel, size_t len);
+/* A node has confirmed a subscription.  Returns the lease with this key, or NULL. */
+extern Lease *subscription_confirmed(const RedisNode *node, const char *channel, size_t len);
 
 /*
  * A node published the release of a permit.  When enough nodes have, returns the held queue; else

@@ -74,7 +74,7 @@ list_call(RedisNode *node, int what, int argc, const char **argv, const size_t *
 	static const char *const names[] = {
 		[CALL_BEAT] = "beat", [CALL_LEAVE] = "leave", [CALL_LIST] = "list", [CALL_MARK] = "mark"};
 	char id[LOCK_HOST_DIGITS + 1];
-	const char *all[8] = {"EVALSHA", told_of(node->index)->sha, "0", names[what]};
+	const char *all[9] = {"EVALSHA", told_of(node->index)->sha, "0", names[what]};
 	size_t len[lengthof(all)];
 	int count = 4;
 

@@ -4,7 +4,7 @@
  *		list's script (hosts.lua), and the time of the next beat.
  *
  * registry.c writes the answers.  marks.c writes the fields `marking` and `marked`, and
- * list_complain the field `complained`.  Only registry.c and disputes.c call set_told.
+ * list_complain the field `complained`.  Only registry.c and conflicts.c call set_told.
  *
  * Used by the parts of the registry only.
  */
@@ -46,6 +46,7 @@ typedef struct Told
 	char address[HOSTS_ADDRESS_MAX + 1]; /* of the node */
 	char sha[SCRIPT_SHA_SIZE];           /* of hosts.lua; empty: the node may lack it */
 	bool out;                            /* a beat is under way */
+	bool behind;                         /* an earlier beat was under way at the last beat */
 	bool loaded;                         /* this beat has loaded the script */
 	bool complained;                     /* logged: the node keeps no list */
 	bool more;                           /* the answer was cut short */

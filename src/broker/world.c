@@ -97,10 +97,10 @@ compose(Driver *of, DriverCommand *what)
 	command.key_len = lease->key_len;
 	command.value = value;
 	command.value_len = script_value(value, lease->secret, lease_table->host_id, lease->shared,
-									 lease->may_stay, lease_holder(lease));
+									 lease->may_idle, lease_holder(lease));
 	command.secret = lease->secret;
 	command.host = lease_table->host_id;
-	command.may_stay = lease->may_stay;
+	command.may_idle = lease->may_idle;
 	command.holder = lease_holder(lease);
 	command.shared = lease->shared;
 	command.wall_clock_us = redlock_wall_clock_us();
@@ -372,9 +372,9 @@ look_at_us(Driver *of, int entry, int64_t wake_at_us)
 }
 
 static bool
-wants_tokens(const Driver *of, int entry, int64_t now_us)
+needs_tokens(const Driver *of, int entry, int64_t now_us)
 {
-	return lease_wants_tokens(lease_at(entry), now_us);
+	return lease_needs_tokens(lease_at(entry), now_us);
 }
 
 static void
@@ -392,9 +392,9 @@ turn_end(const Driver *of, int entry)
 }
 
 static bool
-end_stay(Driver *of, int entry, int64_t now_us)
+end_idle(Driver *of, int entry, int64_t now_us)
 {
-	return lease_end_stay(lease_at(entry), now_us);
+	return lease_end_idle(lease_at(entry), now_us);
 }
 
 static bool
@@ -404,9 +404,9 @@ end_hold(Driver *of, int entry, int64_t now_us)
 }
 
 static bool
-give_up_stay(Driver *of, int entry)
+release_idle(Driver *of, int entry)
 {
-	return lease_give_up_stay(lease_at(entry));
+	return lease_release_idle(lease_at(entry));
 }
 
 static bool
@@ -425,9 +425,9 @@ release_orphan(Driver *of, int entry, int64_t now_us)
 }
 
 static void
-want(Driver *of, int entry)
+note_waiting_host(Driver *of, int entry)
 {
-	lease_want(lease_at(entry));
+	lease_note_waiting_host(lease_at(entry));
 }
 
 static void
@@ -474,15 +474,15 @@ static const DriverWorld world = {
 	.hold_until_us = hold_until_us,
 	.hold_is_over = hold_is_over,
 	.look_at_us = look_at_us,
-	.wants_tokens = wants_tokens,
+	.needs_tokens = needs_tokens,
 	.expect_tokens = expect_tokens,
 	.turn_end = turn_end,
-	.end_stay = end_stay,
+	.end_idle = end_idle,
 	.end_hold = end_hold,
-	.give_up_stay = give_up_stay,
+	.release_idle = release_idle,
 	.give_up_detached = give_up_detached,
 	.release_orphan = release_orphan,
-	.want = want,
+	.note_waiting_host = note_waiting_host,
 	.tell_permit = tell_permit,
 	.count_unsettled = count_unsettled,
 	.free = free_entry,

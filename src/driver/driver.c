@@ -8,7 +8,7 @@
 #include "protocol/rules.h"
 
 /* an idle time may end this much late: the timers of other leases may be late too */
-#define STAY_GRAIN_US 10000
+#define IDLE_GRAIN_US 10000
 
 /* releases that begin before the world looks at its nodes again */
 #define RELEASES_PER_PASS 1000
@@ -144,7 +144,7 @@ extend(Driver *driver, int entry, int64_t now_us)
 	const core_lease *core = &driver_lease(driver, entry)->core;
 	core_event event = {.type = CORE_EXTEND, .now_us = now_us};
 
-	if (!driver->world->wants_tokens(driver, entry, now_us))
+	if (!driver->world->needs_tokens(driver, entry, now_us))
 		return;
 	event.token = rules_more_tokens(core->bound, driver->world->wall_clock_us(driver));
 	if (event.token > 0)
@@ -173,7 +173,7 @@ void
 driver_on_timer(Driver *driver, int entry, int64_t now_us)
 {
 	limit(driver, entry, now_us);
-	if (driver->world->end_stay(driver, entry, now_us) ||
+	if (driver->world->end_idle(driver, entry, now_us) ||
 		driver->world->end_hold(driver, entry, now_us))
 		driver_act(driver, entry, now_us);
 	else if (now_us < driver_lease(driver, entry)->core.wake_at_us)
@@ -188,7 +188,7 @@ driver_on_timer(Driver *driver, int entry, int64_t now_us)
 }
 
 void
-driver_settle(Driver *driver)
+driver_hold_requests(Driver *driver)
 {
 	driver->serves = false;
 }
@@ -233,7 +233,7 @@ step(Driver *driver, int entry, core_event *event)
 	if (event->type != CORE_LIMIT && event->type != CORE_RELEASE)
 		limit(driver, entry, event->now_us);
 	round = core->round;
-	was_settled = settling_has(driver->settling, core);
+	was_settled = settling_on_all_lists(driver->settling, core);
 	event->random = world->random(driver);
 	event->can_send = world->can_send(driver);
 	event->can_vote = world->can_vote(driver, event->now_us);
@@ -243,7 +243,7 @@ step(Driver *driver, int entry, core_event *event)
 	core_step(core, event, &out);
 	if (world->watch != NULL)
 		world->watch(driver, entry, event, &out);
-	if (settling_has(driver->settling, core) != was_settled)
+	if (settling_on_all_lists(driver->settling, core) != was_settled)
 		world->count_unsettled(driver, was_settled ? 1 : -1);
 	publish(driver, entry, out.outcome, event->now_us);
 	if (event->type == CORE_RELEASE && lease->granted)
@@ -324,8 +324,8 @@ set_timer(Driver *driver, int entry)
 	{
 		int64_t look_at_us = driver->world->look_at_us(driver, entry, at_us);
 
-		if (look_at_us < at_us && grain_us > STAY_GRAIN_US)
-			grain_us = STAY_GRAIN_US;
+		if (look_at_us < at_us && grain_us > IDLE_GRAIN_US)
+			grain_us = IDLE_GRAIN_US;
 		at_us = look_at_us + grain_us - look_at_us % grain_us;
 	}
 	driver->world->set_timer(driver, entry, at_us);
@@ -400,7 +400,7 @@ on_expiry(Driver *driver, int entry, int64_t now_us)
 
 	if (release_queue_waits(&driver->releases, entry))
 		return; /* released in time */
-	if (world->give_up_stay(driver, entry))
+	if (world->release_idle(driver, entry))
 		return; /* an idle lease: no session has lost it */
 	if (world->hold_is_over(driver, entry, now_us) && world->end_hold(driver, entry, now_us))
 		return; /* the end was due; a hold that was prolonged at the last moment is lost */
@@ -408,7 +408,7 @@ on_expiry(Driver *driver, int entry, int64_t now_us)
 	if (driver->entry[entry].terms.is_queue)
 		return;                                    /* the owner queues again */
 	(void) world->give_up_detached(driver, entry); /* no other process would end it */
-	(void) world->give_up_stay(driver, entry);     /* the owner may have released it just now */
+	(void) world->release_idle(driver, entry);     /* the owner may have released it just now */
 }
 
 /*
@@ -601,9 +601,9 @@ driver_follow_lists(Driver *driver, int64_t now_us)
 		if (core->state == CORE_FREE)
 			continue;
 		if (!release_queue_waits(&driver->releases, entry) &&
-			(core->wanted.now != lists.now || core->wanted.next != lists.next))
+			(core->target.now != lists.now || core->target.next != lists.next))
 			step(driver, entry, &event);
-		unsettled += !settling_has(driver->settling, core);
+		unsettled += !settling_on_all_lists(driver->settling, core);
 	}
 	return unsettled;
 }
@@ -638,14 +638,14 @@ hear(Driver *driver, int entry, bool begin)
 }
 
 void
-driver_on_joined(Driver *driver, int entry, int node, int64_t now_us)
+driver_on_subscribed(Driver *driver, int entry, int node, int64_t now_us)
 {
 	const core_lease *core = &driver_lease(driver, entry)->core;
 	Hearing *hearing = &driver->entry[entry].hearing;
 
-	if (!driver->entry[entry].hears || (hearing->joined & CORE_BIT(node)))
+	if (!driver->entry[entry].hears || (hearing->subscribed & CORE_BIT(node)))
 		return;
-	if (!hearing_joined(hearing, core, node))
+	if (!hearing_subscribed(hearing, core, node))
 	{
 		ask_if_missed(driver, entry, now_us);
 		return;
@@ -661,12 +661,12 @@ driver_on_left(Driver *driver, int entry, int node, int64_t now_us)
 {
 	const core_lease *core = &driver_lease(driver, entry)->core;
 	Hearing *hearing = &driver->entry[entry].hearing;
-	bool enough = core_has_quorum(core->lists, hearing->joined);
+	bool enough = core_has_quorum(core->lists, hearing->subscribed);
 
-	if (!driver->entry[entry].hears || !(hearing->joined & CORE_BIT(node)))
+	if (!driver->entry[entry].hears || !(hearing->subscribed & CORE_BIT(node)))
 		return;
 	hearing_left(hearing, node);
-	if (enough && !core_has_quorum(core->lists, hearing->joined))
+	if (enough && !core_has_quorum(core->lists, hearing->subscribed))
 		wake(driver, entry, driver->retry_us, 0, now_us);
 }
 

@@ -53,15 +53,15 @@ extern bool driver_forget_debt(Driver *driver, int64_t now_us);
 extern void driver_adopt(Driver *driver, int64_t not_before_us, int64_t now_us);
 
 /*
- * driver_settle: requests wait from now on.  driver_serve: requests go on.  The world calls
- * driver_serve when it has tried each node once, and has asked the nodes about other hosts.
+ * driver_hold_requests: requests wait from now on.  driver_serve: requests go on.  The world
+ * calls driver_serve when each node was probed once, and was asked about other hosts.
  */
-extern void driver_settle(Driver *driver);
+extern void driver_hold_requests(Driver *driver);
 extern void driver_serve(Driver *driver, int64_t now_us);
 
 /*
  * The world has put lists of nodes into force.  Moves requests and leases to these lists.
- * Returns the number of leases that do not rest on these lists yet.
+ * Returns the number of leases that are not on all these lists yet.
  */
 extern int driver_follow_lists(Driver *driver, int64_t now_us);
 
@@ -87,10 +87,10 @@ extern bool driver_on_lost(Driver *driver, int node, const DriverSent *sent, boo
 extern void driver_on_node_ready(Driver *driver, int node, int64_t now_us);
 
 /*
- * driver_on_joined: a node confirms that this host has joined the lock's channel.
+ * driver_on_subscribed: a node confirms the subscription to the lock's channel.
  * driver_on_left: the connection for the channel is gone.
  */
-extern void driver_on_joined(Driver *driver, int entry, int node, int64_t now_us);
+extern void driver_on_subscribed(Driver *driver, int entry, int node, int64_t now_us);
 extern void driver_on_left(Driver *driver, int entry, int node, int64_t now_us);
 
 /*

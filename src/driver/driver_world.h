@@ -104,7 +104,7 @@ typedef enum DriverTurnEnd
 typedef struct Driver Driver;
 
 /*
- * The functions that the driver needs.  The functions end_stay .. release_orphan may end a lease
+ * The functions that the driver needs.  The functions end_idle .. release_orphan may end a lease
  * in place of its owner.  Each returns true if it did; the wish is then WISH_NOTHING.
  */
 typedef struct DriverWorld
@@ -124,7 +124,7 @@ typedef struct DriverWorld
 	void (*set_timer)(Driver *driver, int entry, int64_t at_us); /* for driver_on_timer; 0: none */
 
 	/* other hosts */
-	void (*hear)(Driver *driver, int entry, bool begin); /* join or leave the lock's channel */
+	void (*hear)(Driver *driver, int entry, bool begin); /* the lock's channel */
 	void (*tell_host)(Driver *driver, uint64_t host, int entry, int64_t now_us); /* of our wait */
 	WaitersKnown *(*make_waiters)(Driver *driver);                               /* zeroed */
 	void (*drop_waiters)(Driver *driver, WaitersKnown *known);
@@ -141,18 +141,18 @@ typedef struct DriverWorld
 	int64_t (*hold_until_us)(const Driver *driver, int entry, int64_t now_us); /* 0: no limit */
 	bool (*hold_is_over)(const Driver *driver, int entry, int64_t now_us);
 	int64_t (*look_at_us)(Driver *driver, int entry, int64_t wake_at_us); /* see wish_look_at_us */
-	bool (*wants_tokens)(const Driver *driver, int entry, int64_t now_us);
+	bool (*needs_tokens)(const Driver *driver, int entry, int64_t now_us);
 	void (*expect_tokens)(Driver *driver, int entry, int64_t until_us); /* 0: none */
 	DriverTurnEnd (*turn_end)(const Driver *driver, int entry);
-	bool (*end_stay)(Driver *driver, int entry, int64_t now_us); /* if keep_idle is over */
+	bool (*end_idle)(Driver *driver, int entry, int64_t now_us); /* if keep_idle is over */
 	bool (*end_hold)(Driver *driver, int entry,
 					 int64_t now_us);                /* if a detached lease has reached its end */
-	bool (*give_up_stay)(Driver *driver, int entry); /* if the lease is idle */
+	bool (*release_idle)(Driver *driver, int entry); /* if the lease is idle */
 	bool (*give_up_detached)(Driver *driver, int entry);
 	bool (*release_orphan)(Driver *driver, int entry, int64_t now_us); /* if the owner has gone */
-	void (*want)(Driver *driver, int entry);                           /* another host waits */
+	void (*note_waiting_host)(Driver *driver, int entry);              /* another host waits */
 	void (*tell_permit)(Driver *driver, int entry, int permit); /* queue: the permit may be free */
-	void (*count_unsettled)(Driver *driver, int change);        /* see settling_has */
+	void (*count_unsettled)(Driver *driver, int change);        /* see settling_on_all_lists */
 	void (*free)(Driver *driver, int entry);                    /* the entry has no debt left */
 
 	/* called before each step of a core (out is NULL) and after it; may be NULL */
@@ -170,7 +170,8 @@ struct Driver
 	DriverEntry *entry;
 	ReleaseQueue releases;
 	Settling *settling;    /* outlives the driver, like DriverLease */
-	bool serves;           /* each node was tried once: requests may ask */
+	bool serves;           /* requests may ask the nodes: each node was probed once, and
+							* the nodes were asked about other hosts */
 	int64_t answer_us;     /* time limit for a node's answer */
 	int64_t retry_us;      /* mean pause between two rounds, while another host holds the lock */
 	int64_t retry_told_us; /* the same, when nodes publish its release */

@@ -11,7 +11,7 @@ static DriverPause *pause_of(Driver *driver, int entry);
 static int64_t hold_back_us(const Driver *driver);
 
 void
-turns_want(Driver *driver, int entry, const Waiter *waiter, bool shared)
+turns_note_waiter(Driver *driver, int entry, const Waiter *waiter, bool shared)
 {
 	bool we_share = driver->entry[entry].terms.shared;
 
@@ -22,7 +22,7 @@ turns_want(Driver *driver, int entry, const Waiter *waiter, bool shared)
 		(Waiter){.host = waiter->host, .since_us = waiter->since_us, .alone = we_share && !shared});
 	/* a reader of another host does not disturb the readers of this host */
 	if (!shared || !we_share)
-		driver->world->want(driver, entry);
+		driver->world->note_waiting_host(driver, entry);
 }
 
 static WaitersKnown *
@@ -74,7 +74,7 @@ turns_hear(Driver *driver, int entry, const Waiters *named, int64_t now_us)
 		waiters_hear(known, named, driver->id);
 		/* a waiter may be another reader */
 		if (known->named.count > 0 && !driver->entry[entry].terms.shared)
-			driver->world->want(driver, entry);
+			driver->world->note_waiting_host(driver, entry);
 	}
 	if (after_us < 0)
 		return 0;
@@ -96,7 +96,7 @@ turns_miss(Driver *driver, int entry, int64_t now_us)
 	return after_us >= 0 ? now_us + after_us : 0;
 }
 
-/* A host that had its turn and wants another is last in the list. */
+/* A host that had its turn and waits for another is last in the list. */
 void
 turns_end(Driver *driver, int entry, int64_t now_us)
 {

@@ -11,8 +11,8 @@
 
 #include "driver/driver_world.h"
 
-/* Another host wants the lock of this lease.  shared: in shared mode. */
-extern void turns_want(Driver *driver, int entry, const Waiter *waiter, bool shared);
+/* Another host waits for the lock of this lease.  shared: in shared mode. */
+extern void turns_note_waiter(Driver *driver, int entry, const Waiter *waiter, bool shared);
 
 /*
  * The hosts that a release of this lease names; the hosts that have asked for the lease since.
@@ -22,8 +22,8 @@ extern const Waiters *turns_named(const Driver *driver, int entry);
 extern const Waiters *turns_told(const Driver *driver, int entry);
 
 /*
- * The awaited lease was released, and the release named these hosts.  Returns when this host
- * asks; 0: the release is no reason to ask.
+ * The lease that this host waits for was released, and the release named these hosts.  Returns when
+ * this host asks; 0: the release is no reason to ask.
  */
 extern int64_t turns_hear(Driver *driver, int entry, const Waiters *named, int64_t now_us);
 

@@ -82,7 +82,7 @@ core_step(core_lease *lease, const core_event *event, core_out *out)
 			core_on_acquire(lease, event, out);
 			break;
 		case CORE_RELIST:
-			lease->wanted = event->lists;
+			lease->target = event->lists;
 			if (lease->state == CORE_HELD)
 				core_relist(lease, event, out);
 			break;
@@ -188,7 +188,7 @@ core_unpaid(const core_lease *lease)
 }
 
 bool
-core_awaits(const core_lease *lease, int node, core_op op, uint32_t round)
+core_awaits_answer(const core_lease *lease, int node, core_op op, uint32_t round)
 {
 	assert(node >= 0 && node < CORE_NODES_MAX);
 
@@ -239,8 +239,8 @@ core_command_to(const core_lease *lease, int node, core_op op)
 bool
 core_may_reconnect(const core_lease *lease, int node)
 {
-	return core_awaits(lease, node, CORE_OP_ACQUIRE, lease->round) ||
-		   core_awaits(lease, node, CORE_OP_RENEW, lease->round);
+	return core_awaits_answer(lease, node, CORE_OP_ACQUIRE, lease->round) ||
+		   core_awaits_answer(lease, node, CORE_OP_RENEW, lease->round);
 }
 
 core_mask
@@ -359,7 +359,7 @@ on_reply(core_lease *lease, const core_event *event, core_out *out)
 	else if (event->op == CORE_OP_RENEW && event->reply == CORE_REPLY_NO)
 		core_renew_soon(lease);
 	else if (event->op == CORE_OP_RENEW)
-		core_settle(lease, event, out);
+		core_note_next_list(lease, event, out);
 }
 
 /* Records the answer to an acquire.  Returns false if the answer is too late to be a vote. */
@@ -402,7 +402,7 @@ on_refusal(core_lease *lease, const core_event *event)
 	{
 		lease->rival = event->holder;
 		lease->rival_is_silent = event->silent;
-		lease->rival_may_stay = event->may_stay;
+		lease->rival_may_idle = event->may_idle;
 	}
 	lease->rival_lead += event->holder == lease->rival ? 1 : -1;
 }

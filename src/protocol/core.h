@@ -24,8 +24,8 @@
  *
  * - When the connection dies, the shell reports one CORE_NODE_LOST for the node in place of the
  *   replies.  There is one exception: every unanswered command is an acquire or a renewal for
- *   which core_awaits returns true, and the shell makes another connection at once.  Then the
- *   shell reports only CORE_NODE_READY, when the new connection is ready.
+ *   which core_awaits_answer returns true, and the shell makes another connection at once.  Then
+ *   the shell reports only CORE_NODE_READY, when the new connection is ready.
  *
  * - One thread of one process uses a lease at a time, without locks.
  */
@@ -108,7 +108,7 @@ typedef struct core_lease
 	core_state state;
 	core_mask members;    /* the nodes that vote on this lease: all nodes of `lists` */
 	core_lists lists;     /* the lease needs a majority of each list */
-	core_lists wanted;    /* HELD: replaces `lists` as soon as core_may_relist allows */
+	core_lists target;    /* HELD: replaces `lists` as soon as core_may_relist allows */
 	core_mask left;       /* nodes of an earlier list that still need a release */
 	core_mask releasing;  /* nodes with an unanswered release */
 	core_mask confirming; /* ASKING: nodes with an unanswered confirm */
@@ -120,7 +120,7 @@ typedef struct core_lease
 	bool silent;          /* RELEASING: no release is published, see core_ends */
 	bool woken;           /* ASKING: a WAKE came after this round began */
 	bool rival_is_silent; /* ASKING: the rival publishes no release */
-	bool rival_may_stay;  /* ASKING: the rival releases an idle lease when this host recalls the
+	bool rival_may_idle;  /* ASKING: the rival releases an idle lease when this host recalls the
 						   * lease */
 	int8_t rival_lead;    /* ASKING: the rival's count in the majority vote, see on_refusal */
 	uint32_t rival;       /* ASKING: hash of the value of the probable holder of most refusing
@@ -240,7 +240,7 @@ typedef struct core_event
 							* process, and no other's */
 	uint32_t holder;       /* REPLY, a refused acquire: hash of the value at the node */
 	bool silent;           /* REPLY, a refused acquire: the holder publishes no release */
-	bool may_stay;         /* REPLY, a refused acquire: the holder's host may keep the lease idle */
+	bool may_idle;         /* REPLY, a refused acquire: the holder's host may keep the lease idle */
 	int64_t token;         /* REPLY, a granted acquire: the node's counter, > 0; a renewal that
 							* was refused for a larger counter: the counter; any other refused
 							* renewal: 0.  EXTEND: see CORE_EXTEND */
@@ -322,12 +322,12 @@ typedef struct core_command
 
 /*
  * The arguments of a command to this node.  The last step must have asked for the command, or
- * core_awaits must return true.
+ * core_awaits_answer must return true.
  */
 extern core_command core_command_to(const core_lease *lease, int node, core_op op);
 
 /* Returns true if a reply to this command, of this round, can still count. */
-extern bool core_awaits(const core_lease *lease, int node, core_op op, uint32_t round);
+extern bool core_awaits_answer(const core_lease *lease, int node, core_op op, uint32_t round);
 
 /*
  * The node's connection broke, and the shell makes another one at once.  Returns true if the

@@ -48,7 +48,7 @@ core_on_acquire(core_lease *lease, const core_event *event, core_out *out)
 		lease->waiting_at[i] = 0;
 	}
 	lease->attempt = 0; /* no other request has the same value */
-	lease->lists = lease->wanted = event->lists;
+	lease->lists = lease->target = event->lists;
 	lease->members = event->lists.now | event->lists.next;
 	lease->once = event->once;
 	lease->renewing = false;
@@ -315,7 +315,7 @@ waiting_hosts(const core_lease *lease)
 static bool
 try_goes_on(core_lease *lease, const core_event *event, bool sure)
 {
-	if (sure && !lease->rival_may_stay)
+	if (sure && !lease->rival_may_idle)
 		return false;
 	if (lease->recall_until_us == 0)
 		lease->recall_until_us = event->now_us + lease->patience_us * (sure ? 1 : SPLIT_PATIENCE);

@@ -127,7 +127,7 @@ core_decide_renew(core_lease *lease, const core_event *event, core_out *out)
 		raise_bound(lease, event);
 		lease->renewing = false;
 		out->outcome = CORE_RENEWED;
-		core_settle(lease, event, out);
+		core_note_next_list(lease, event, out);
 		if (!lease->settled)
 			core_renew_soon(lease);
 	}
@@ -169,7 +169,7 @@ raise_bound(core_lease *lease, const core_event *event)
  * the next list may be farther away than the nodes of `lists.now`, which decide.
  */
 void
-core_settle(core_lease *lease, const core_event *event, core_out *out)
+core_note_next_list(core_lease *lease, const core_event *event, core_out *out)
 {
 	if (core_has_quorum(lease->lists, core_votes(lease, CORE_VOTE_YES)))
 		lease->settled = true;
@@ -177,7 +177,7 @@ core_settle(core_lease *lease, const core_event *event, core_out *out)
 }
 
 /*
- * Puts the lists in `wanted` into force, if core_may_relist allows.  Hosts with one list and
+ * Puts the lists in `target` into force, if core_may_relist allows.  Hosts with one list and
  * hosts with both lists exclude each other, so the next list may be added or removed at once.
  * `lists.now` may go when a majority of the next list has the key and each renewal since needed
  * that majority.
@@ -189,8 +189,8 @@ core_relist(core_lease *lease, const core_event *event, core_out *out)
 
 	if (!core_may_relist(lease))
 		return;
-	lease->settled = lease->wanted.next == 0;
-	lease->lists = lease->wanted;
+	lease->settled = lease->target.next == 0;
+	lease->lists = lease->target;
 	gone = lease->members & ~(lease->lists.now | lease->lists.next);
 	lease->members = lease->lists.now | lease->lists.next;
 	lease->renewing = false;
@@ -223,9 +223,9 @@ core_may_relist(const core_lease *lease)
 {
 	if (lease->renewed && lease->attempt > CORE_ATTEMPT_MAX)
 		return false;
-	if (lease->wanted.now == lease->lists.now)
-		return lease->wanted.next != lease->lists.next;
-	return lease->settled && lease->lists.next != 0 && lease->wanted.now == lease->lists.next;
+	if (lease->target.now == lease->lists.now)
+		return lease->target.next != lease->lists.next;
+	return lease->settled && lease->lists.next != 0 && lease->target.now == lease->lists.next;
 }
 
 /* Until a majority of the next list has had the key, renewals do not need the next list. */

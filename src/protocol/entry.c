@@ -41,9 +41,9 @@ entry_tokens(const Entry *entry)
 }
 
 bool
-entry_is_wanted(const Entry *entry, int64_t now_us)
+entry_other_host_waits(const Entry *entry, int64_t now_us)
 {
-	return entry->wanted || now_us < entry->want_until_us;
+	return entry->other_host_waits || now_us < entry->writer_until_us;
 }
 
 LeaseOpened
@@ -56,11 +56,11 @@ entry_open(const Entry *entry, const EntryRequest *request, int64_t now_us)
 		if (entry->wish == WISH_DETACHED)
 			return LEASE_DETACHED;
 		/* another reader was faster; or the owner has lost its gate, or has another gate */
-		return entry->shared && request->shared ? LEASE_AWAITED : LEASE_TAKEN;
+		return entry->shared && request->shared ? LEASE_READER_ASKS : LEASE_TAKEN;
 	}
 	if (can_take_over(entry, request, entry_tokens(entry), now_us))
 		return LEASE_HANDED_OVER;
-	if (request->awaits_tokens && entry->wish == WISH_IDLE && more_tokens_come(entry, now_us) &&
+	if (request->waits_for_tokens && entry->wish == WISH_IDLE && more_tokens_come(entry, now_us) &&
 		can_take_over(entry, request, INT_MAX, now_us))
 		return LEASE_MORE_TOKENS;
 	return LEASE_OPENED;
@@ -95,10 +95,11 @@ entry_join(const Entry *entry, const EntryRequest *request, int64_t now_us)
 	if (!entry->shared)
 		return LEASE_OPENED;
 	if (is_being_asked(entry, request))
-		return LEASE_AWAITED;
-	if (!request->same_lock || !rules_may_join(now_us < entry->want_until_us && !request->awaited,
-											   entry_validity_us(entry, now_us), entry->ttl_us))
-		return LEASE_WANTED;
+		return LEASE_READER_ASKS;
+	if (!request->same_lock ||
+		!rules_may_join(now_us < entry->writer_until_us && !request->waited_for_grant,
+						entry_validity_us(entry, now_us), entry->ttl_us))
+		return LEASE_WRITER_WAITS;
 	return LEASE_JOINED;
 }
 
@@ -110,10 +111,10 @@ entry_leave(Entry *entry)
 }
 
 bool
-entry_stay(Entry *entry, const EntryRelease *release, int64_t now_us)
+entry_keep_idle(Entry *entry, const EntryRelease *release, int64_t now_us)
 {
-	if (!entry->may_stay || entry->keep_idle_us <= 0 || release->stays_end ||
-		!rules_may_stay(is_limited(entry), entry_is_wanted(entry, now_us),
+	if (!entry->may_idle || entry->keep_idle_us <= 0 || release->stopping ||
+		!rules_may_idle(is_limited(entry), entry_other_host_waits(entry, now_us),
 						healthy_us(entry, now_us), entry->ttl_us, entry->handovers,
 						more_tokens_come(entry, now_us) ? INT_MAX : entry_tokens(entry)))
 		return false;
@@ -135,7 +136,7 @@ entry_hand_over(Entry *entry, const EntryRelease *release, int64_t now_us)
 	if (entry->shared ||
 		!rules_may_hand_over(entry->hold_at_least_us > 0, healthy_us(entry, now_us), entry->ttl_us,
 							 turn_us, handovers, release->handover_limit) ||
-		!(passes || rules_turn_lasts(entry->wanted, handovers, release->waiting,
+		!(passes || rules_turn_lasts(entry->other_host_waits, handovers, release->waiting,
 									 turn_us >= entry->long_turn_us)))
 	{
 		entry->wish = WISH_NOTHING;
@@ -148,9 +149,9 @@ entry_hand_over(Entry *entry, const EntryRelease *release, int64_t now_us)
 }
 
 Wish
-entry_detach(const Entry *entry, bool stays_end)
+entry_detach(const Entry *entry, bool stopping)
 {
-	return stays_end || entry->state != LEASE_HELD ? WISH_NOTHING : WISH_DETACHED;
+	return stopping || entry->state != LEASE_HELD ? WISH_NOTHING : WISH_DETACHED;
 }
 
 int64_t
@@ -166,8 +167,8 @@ entry_ends(const Entry *entry, WishOwner owner, EntryEnd why, int64_t now_us)
 {
 	switch (why)
 	{
-		case ENTRY_STAY_IS_OVER:
-			return wish_stay_is_over(entry->wish, entry->idle_until_us, now_us);
+		case ENTRY_IDLE_IS_OVER:
+			return wish_idle_is_over(entry->wish, entry->idle_until_us, now_us);
 		case ENTRY_RECALLED:
 			return entry->wish == WISH_IDLE;
 		case ENTRY_NOBODY_CAME:
@@ -185,20 +186,20 @@ entry_ends(const Entry *entry, WishOwner owner, EntryEnd why, int64_t now_us)
 	return false;
 }
 
-/* A shared lease counts as wanted for as long as the writer holds back new readers at the nodes. */
+/* The writer of a shared lease counts for as long as the nodes hold back new readers for it. */
 void
-entry_want(Entry *entry, int64_t now_us)
+entry_note_waiting_host(Entry *entry, int64_t now_us)
 {
 	if (entry->shared)
-		entry->want_until_us = now_us + LUA_BARRIER_MS * INT64_C(1000);
+		entry->writer_until_us = now_us + LUA_BARRIER_MS * INT64_C(1000);
 	else
-		entry->wanted = true;
+		entry->other_host_waits = true;
 }
 
 bool
-entry_wants_tokens(const Entry *entry, WishOwner owner, int64_t now_us)
+entry_needs_tokens(const Entry *entry, WishOwner owner, int64_t now_us)
 {
-	return entry->keep_idle_us > 0 && !entry->shared && rules_wants_tokens(tokens_left(entry)) &&
+	return entry->keep_idle_us > 0 && !entry->shared && rules_needs_tokens(tokens_left(entry)) &&
 		   wish_may_renew(entry->wish, owner, entry->idle_until_us, now_us);
 }
 

@@ -8,7 +8,7 @@
  * wake-ups are the caller's.
  *
  *	 WISH_NONE      asks                    -> WISH_HOLD
- *	 WISH_HOLD      entry_stay              -> WISH_IDLE
+ *	 WISH_HOLD      entry_keep_idle         -> WISH_IDLE
  *	                entry_hand_over         -> WISH_HAND_OVER; WISH_IDLE, a permit that is passed;
  *	                                           WISH_NOTHING
  *	                entry_detach            -> WISH_DETACHED, or WISH_NOTHING
@@ -16,7 +16,7 @@
  *	                entry_prolong           -> WISH_HOLD, of a permit's queue
  *	                ENTRY_ORPHANED          -> WISH_NOTHING
  *	 WISH_IDLE      entry_take_over         -> WISH_HOLD
- *	                ENTRY_STAY_IS_OVER, ENTRY_RECALLED, another lock is opened -> WISH_NOTHING
+ *	                ENTRY_IDLE_IS_OVER, ENTRY_RECALLED, another lock is opened -> WISH_NOTHING
  *	 WISH_HAND_OVER entry_take_over         -> WISH_HOLD
  *	                ENTRY_NOBODY_CAME, ENTRY_ORPHANED, another lock is opened -> WISH_NOTHING
  *	 WISH_DETACHED  entry_prolong           -> WISH_DETACHED
@@ -47,13 +47,13 @@ typedef enum LeaseState
 typedef enum LeaseOpened
 {
 	LEASE_OPENED,
-	LEASE_HANDED_OVER, /* and granted: no need to ask */
-	LEASE_JOINED,      /* and granted: one reader more */
-	LEASE_AWAITED,     /* another reader asks for the lock: our latch is set at the outcome */
-	LEASE_WANTED,      /* another host waits for exclusive mode: new readers must wait */
-	LEASE_TAKEN,       /* the name is in use in this server */
-	LEASE_DETACHED,    /* ... by a detached lease; its end sets our latch */
-	LEASE_TOO_MANY_JOINED,
+	LEASE_HANDED_OVER,  /* and granted: no need to ask */
+	LEASE_JOINED,       /* and granted: one reader more */
+	LEASE_READER_ASKS,  /* another reader asks for the lock: our latch is set at the outcome */
+	LEASE_WRITER_WAITS, /* another host waits for exclusive mode: new readers must wait */
+	LEASE_TAKEN,        /* the name is in use in this server */
+	LEASE_DETACHED,     /* ... by a detached lease; its end sets our latch */
+	LEASE_TOO_MANY_READERS,
 	LEASE_NO_ENTRY,    /* released leases are in the way: try again in a moment */
 	LEASE_MORE_TOKENS, /* idle, but out of tokens: try again in a moment */
 	LEASE_TABLE_FULL
@@ -65,22 +65,22 @@ typedef struct Entry
 	LeaseState state;
 	bool answered; /* all nodes have answered the present request */
 	bool shared;
-	bool wanted;        /* another host waits */
-	bool may_stay;      /* the nodes know from the request that the lease may stay idle */
-	bool is_queue;      /* of permits: hold_at_most_us bounds a stopped owner only */
-	bool returns;       /* released while sessions of this host wait */
-	int readers;        /* shared: number of sessions that hold the lease */
-	int permits;        /* number of the lock's permits; 0: none */
-	int handovers;      /* since the nodes granted the lease */
-	int turn_handovers; /* earlier hand-overs of this turn */
+	bool other_host_waits; /* for this lease */
+	bool may_idle;         /* the nodes know from the request that the lease may become idle */
+	bool is_queue;         /* of permits: hold_at_most_us bounds a stopped owner only */
+	bool returns;          /* released while sessions of this host wait */
+	int readers;           /* shared: number of sessions that hold the lease */
+	int permits;           /* number of the lock's permits; 0: none */
+	int handovers;         /* since the nodes granted the lease */
+	int turn_handovers;    /* earlier hand-overs of this turn */
 	int64_t ttl_us;
 	int64_t hold_at_least_us;
 	int64_t hold_at_most_us;
 	int64_t keep_idle_us; /* 0: the lease is not kept idle */
 	int64_t granted_until_us;
-	int64_t hold_until_us; /* 0: no limit */
-	int64_t idle_until_us; /* WISH_IDLE only */
-	int64_t want_until_us; /* shared: a writer of another host waits at least until this time */
+	int64_t hold_until_us;   /* 0: no limit */
+	int64_t idle_until_us;   /* WISH_IDLE only */
+	int64_t writer_until_us; /* shared: a writer of another host waits at least until then */
 	int64_t first_token;
 	int64_t last_token;     /* of the grant, or the bound after renewals */
 	int64_t more_tokens_us; /* the broker has asked for more tokens; they come by this time or
@@ -95,9 +95,9 @@ typedef struct EntryRequest
 	bool same_gate; /* the session came through the entry's gate */
 	bool same_lock; /* the key is the same: two names may have one hash */
 	bool shared;
-	bool once;          /* a try */
-	bool awaited;       /* the reader was already waiting at the grant */
-	bool awaits_tokens; /* can wait for LEASE_MORE_TOKENS; else the session asks the nodes */
+	bool once;             /* a try */
+	bool waited_for_grant; /* the reader was already waiting at the grant */
+	bool waits_for_tokens; /* can wait for LEASE_MORE_TOKENS; else the session asks the nodes */
 	int permits;
 	int64_t ttl_us;
 	int64_t hold_at_least_us;
@@ -108,7 +108,7 @@ typedef struct EntryRequest
 /* the server's state at a release */
 typedef struct EntryRelease
 {
-	bool stays_end;     /* the server stops: no lease stays */
+	bool stopping;      /* the server stops: no lease becomes idle */
 	int waiting;        /* sessions at the gate */
 	int handover_limit; /* hand-overs of a turn */
 	int64_t pass_us;    /* time for the session at the head of the permits' queue to come; 0:
@@ -124,7 +124,7 @@ typedef struct EntryTaken
 /* why an entry without an acting owner ends */
 typedef enum EntryEnd
 {
-	ENTRY_STAY_IS_OVER, /* keep_idle is over */
+	ENTRY_IDLE_IS_OVER, /* keep_idle is over */
 	ENTRY_RECALLED,     /* another host recalls the lease, or the table needs room */
 	ENTRY_NOBODY_CAME,  /* the waiter for which the lease was kept has gone */
 	ENTRY_HOLD_IS_OVER, /* a detached lease has reached the end of its time */
@@ -147,7 +147,7 @@ extern int64_t entry_validity_us(const Entry *entry, int64_t now_us);
 extern int entry_tokens(const Entry *entry);
 
 /* Returns true if another host waits, or a writer of another host. */
-extern bool entry_is_wanted(const Entry *entry, int64_t now_us);
+extern bool entry_other_host_waits(const Entry *entry, int64_t now_us);
 
 /*
  * A session wants the lock whose name this entry has.  Returns LEASE_HANDED_OVER: the caller
@@ -179,7 +179,7 @@ extern bool entry_leave(Entry *entry);
  * changed wish, returns, idle_until_us, hold_until_us.  The function does not read `waiting` and
  * `pass_us` of the release.
  */
-extern bool entry_stay(Entry *entry, const EntryRelease *release, int64_t now_us);
+extern bool entry_keep_idle(Entry *entry, const EntryRelease *release, int64_t now_us);
 
 /*
  * The lease is not kept idle.  Returns true if the lease is kept for the next session at the
@@ -189,7 +189,7 @@ extern bool entry_stay(Entry *entry, const EntryRelease *release, int64_t now_us
 extern bool entry_hand_over(Entry *entry, const EntryRelease *release, int64_t now_us);
 
 /* The owner turns the lease into a detached lease of its role.  Returns the new wish. */
-extern Wish entry_detach(const Entry *entry, bool stays_end);
+extern Wish entry_detach(const Entry *entry, bool stopping);
 
 /* Returns the new hold_until_us; 0: the lease has ended, and can't be prolonged. */
 extern int64_t entry_prolong(const Entry *entry, int64_t hold_at_most_us, int64_t now_us);
@@ -197,10 +197,10 @@ extern int64_t entry_prolong(const Entry *entry, int64_t hold_at_most_us, int64_
 /* Returns true if the entry ends for this reason; the caller then sets the wish to WISH_NOTHING. */
 extern bool entry_ends(const Entry *entry, WishOwner owner, EntryEnd why, int64_t now_us);
 
-/* Another host waits for the lease.  Changes wanted; of a shared lease: want_until_us. */
-extern void entry_want(Entry *entry, int64_t now_us);
+/* Another host waits for the lease.  Changes other_host_waits, or writer_until_us if shared. */
+extern void entry_note_waiting_host(Entry *entry, int64_t now_us);
 
 /* Returns true if the broker should ask for more tokens. */
-extern bool entry_wants_tokens(const Entry *entry, WishOwner owner, int64_t now_us);
+extern bool entry_needs_tokens(const Entry *entry, WishOwner owner, int64_t now_us);
 
 #endif /* REDLOCK_ENTRY_H */

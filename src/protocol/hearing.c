@@ -5,19 +5,19 @@
 #include "protocol/hearing.h"
 
 bool
-hearing_joined(Hearing *hearing, const core_lease *lease, int node)
+hearing_subscribed(Hearing *hearing, const core_lease *lease, int node)
 {
-	bool before = core_has_quorum(lease->lists, hearing->joined);
+	bool before = core_has_quorum(lease->lists, hearing->subscribed);
 
-	hearing->joined |= CORE_BIT(node);
+	hearing->subscribed |= CORE_BIT(node);
 	hearing->late |= CORE_BIT(node);
-	return !before && core_has_quorum(lease->lists, hearing->joined);
+	return !before && core_has_quorum(lease->lists, hearing->subscribed);
 }
 
 void
 hearing_left(Hearing *hearing, int node)
 {
-	hearing->joined &= ~CORE_BIT(node);
+	hearing->subscribed &= ~CORE_BIT(node);
 	hearing->late &= ~CORE_BIT(node);
 }
 

@@ -31,8 +31,9 @@
 -- A call
 -- ------
 --
---    beat id prefix facts configuration
---           This host is alive.  Returns {'', records, mark, namesake}.  records: one for each
+--    beat id prefix facts configuration refuses
+--           This host is alive.  refuses: '1' if the host takes and holds no locks because of other
+--           hosts; the node tells such configurations last.  Returns {'', records, mark, namesake}.  records: one for each
 --           different configuration in use with this prefix, of the host that used it last; mark: the
 --           mark, or ''; namesake: id of another host with the same name, or ''.  The first text is
 --           'more' if there may be further configurations.  It is 'new' if this host's last beat is
@@ -161,9 +162,13 @@ if op == 'list' then
 	return {#page == LUA_RECORDS_MAX and last or '', table.concat(records)}
 end
 
--- The remaining call is beat.  A host seen in the future was seen before the clock was set back.
+-- The remaining call is beat.
 forget_those('-inf', '(' .. format('%.0f', oldest))
-forget_those('(' .. format('%.0f', now), '+inf')
+-- A host seen in the future was seen before the clock was set back.  The host may hold locks, so
+-- it counts as seen now.
+for _, host in ipairs(call('ZRANGEBYSCORE', hosts, '(' .. format('%.0f', now), '+inf', 'LIMIT', 0, LUA_RECORDS_MAX)) do
+	call('ZADD', hosts, now, host)
+end
 
 local prefix, text, config = ARGV[3], ARGV[5], redis.sha1hex(ARGV[5])
 local configs, users = LUA_HOSTS .. '\0configs:' .. prefix, users_of(config)
@@ -181,7 +186,7 @@ end
 -- refused.
 call('HSET', facts, id, config .. ARGV[4])
 call('PEXPIRE', facts, lives)
-for _, entry in ipairs({{users, now, id}, {configs, now, config}, {ids, 0, id}, {hosts, now, id}, {namesakes, now, id}}) do
+for _, entry in ipairs({{users, now, id}, {configs, ARGV[6] == '1' and oldest or now, config}, {ids, 0, id}, {hosts, now, id}, {namesakes, now, id}}) do
 	call('ZADD', unpack(entry))
 	call('PEXPIRE', entry[1], lives)
 end
@@ -199,7 +204,8 @@ if #mark > LUA_MARK_MAX then
 	mark = ''
 end
 
--- The latest configurations come first.  Each beat also removes configurations without users.
+-- The latest configurations come first, and those of refusing hosts last: many refusing hosts must
+-- not hide a host that takes locks.  Each beat also removes configurations without users.
 local more, told = '', 0
 local used = call('ZRANGE', configs, -3 - LUA_CONFIGS_MAX, -1)
 if #used > 2 + LUA_CONFIGS_MAX then

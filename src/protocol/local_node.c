@@ -286,8 +286,8 @@ stand_in_the_way(const local_data *data, int64_t now_us, const local_command *co
 	answer->holder = data->secret;
 	answer->held = data;
 	answer->shared = data->shared;
-	answer->may_stay = data->may_stay && !data->kept;
-	if (data->host == 0 || (command->waited_us < 0 && !data->may_stay))
+	answer->may_idle = data->may_idle && !data->kept;
+	if (data->host == 0 || (command->waited_us < 0 && !data->may_idle))
 		return;
 	answer->tells = LOCAL_TELLS_WANT;
 	answer->holder_host = data->host;
@@ -323,7 +323,7 @@ acquire_shared(local_data *data, int64_t now_us, const local_command *command, l
 {
 	local_reader *mine = reader_of(data, command->secret);
 	int64_t end_ms = now_us / 1000 + command->ttl_ms;
-	bool may_stay;
+	bool may_idle;
 
 	if (mine != NULL && mine->attempt == command->attempt)
 	{
@@ -367,9 +367,9 @@ acquire_shared(local_data *data, int64_t now_us, const local_command *command, l
 	put_reader(data, command, counter, end_ms);
 	if (end_ms < data->key_end_ms)
 		end_ms = data->key_end_ms;
-	may_stay = local_has_key(data) && data->may_stay;
+	may_idle = local_has_key(data) && data->may_idle;
 	set_key(data, now_us, command);
-	data->may_stay = data->may_stay || may_stay;
+	data->may_idle = data->may_idle || may_idle;
 	data->key_end_ms = end_ms;
 	return true;
 }
@@ -661,7 +661,7 @@ local_plain_set(local_data *data, int64_t now_us, local_id secret, int64_t ttl_m
 	data->secret = secret;
 	data->attempt = 0;
 	data->host = 0;
-	data->may_stay = false;
+	data->may_idle = false;
 	data->shared = false;
 	data->permits = 0;
 	data->kept = false;
@@ -736,9 +736,9 @@ set_key(local_data *data, int64_t now_us, const local_command *command)
 	data->secret = command->secret;
 	data->attempt = command->attempt;
 	data->host = command->host;
-	data->may_stay = command->may_stay;
+	data->may_idle = command->may_idle;
 	data->shared = command->shared;
-	data->permits = command->may_stay || command->shared ? 0 : command->says_permits;
+	data->permits = command->may_idle || command->shared ? 0 : command->says_permits;
 	data->kept = false;
 	data->key_end_ms = now_us / 1000 + command->ttl_ms;
 }

@@ -62,7 +62,7 @@ typedef struct local_data
 	uint32_t attempt;   /* of the key's value */
 	bool kept;          /* the key was released, and is kept by hold_at_least */
 	int host;           /* number of the value's host; 0: a plain client's value has none */
-	bool may_stay;      /* the lease may be idle */
+	bool may_idle;      /* the lease may be idle */
 	bool shared;        /* the key is of readers; the fields for readers count only then */
 	int permits;        /* the number of permits in the value; 0: none */
 	int64_t key_end_ms; /* the key expires after this, by the node's clock */
@@ -98,7 +98,7 @@ typedef struct local_command
 	uint32_t attempt;
 	int host; /* number of the host, from 1 */
 	bool shared;
-	bool may_stay;
+	bool may_idle;
 	int says_permits; /* the number of permits in the holder's text; 0: none */
 
 	int64_t ttl_ms;    /* release: what becomes of the key, as in redlock.lua */
@@ -143,7 +143,7 @@ typedef struct local_answer
 	int64_t busy_ms;
 	local_id holder;        /* the secret in the way */
 	const local_data *held; /* the key in the way; NULL: a barrier */
-	bool may_stay;          /* the key's lease may be idle */
+	bool may_idle;          /* the key's lease may be idle */
 	int free_permit;        /* of a permit: another permit that is free; 0: none */
 	bool in_front;          /* the script says that no host waits */
 	bool shared;            /* readers are in the way */

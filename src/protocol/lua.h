@@ -121,9 +121,9 @@ typedef char counter_keep_has_parts[LUA_COUNTER_KEEP_MS == LUA_CLOCK_BOUND_US / 
  * Before the holder's text, else a blank.  With keep_idle the lease may be idle, and its host
  * then releases the lease when another host recalls it.
  */
-#define LUA_MAY_STAY "~"
+#define LUA_MAY_IDLE "~"
 
-/* before LUA_MAY_STAY or the blank, if the lock is shared */
+/* before LUA_MAY_IDLE or the blank, if the lock is shared */
 #define LUA_SHARED "="
 
 /* for people, before the last reader to join a shared lock; this reader may have left */

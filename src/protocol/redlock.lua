@@ -11,7 +11,7 @@
 --
 --    key       prefix || name in UTF-8
 --    value     32 hex digits, ':', the attempt in nine digits, ':', the host's id in 16 hex
---              digits, LUA_SHARED or nothing, ' ' or LUA_MAY_STAY, the holder's text.  Characters
+--              digits, LUA_SHARED or nothing, ' ' or LUA_MAY_IDLE, the holder's text.  Characters
 --              1 to 33 identify the request, 34 to 42 the attempt, 44 to 59 the host.
 --
 --    counter   key || NUL || "token": the last fencing token, in digits, a whole number without
@@ -21,8 +21,8 @@
 --
 --    readers   key || NUL || "readers": a hash with an entry for each reader.  It counts only while
 --              the value has LUA_SHARED.  A command that creates the key drops an old hash.  The
---              value of the key is the last reader's value, with LUA_MAY_STAY if any reader has
---              LUA_MAY_STAY.  The key lives as long as the longest reader.  Field: characters 1 to
+--              value of the key is the last reader's value, with LUA_MAY_IDLE if any reader has
+--              LUA_MAY_IDLE.  The key lives as long as the longest reader.  Field: characters 1 to
 --              33 of the reader's value.  Entry: characters 34 to 59, ':', the granted counter, ':',
 --              when the reader ends, in ms by the node's clock.
 --              Field "since": no exclusive lock was granted since the counter had this number.
@@ -55,12 +55,12 @@
 --              free, and the words of the release from the sixth on
 --
 --    on the channel of a host, LUA_HOST || id, when an acquire is refused because the host has the
---    key; for a try only if the host's value has LUA_MAY_STAY:
+--    key; for a try only if the host's value has LUA_MAY_IDLE:
 --              want key, the id of the asking host, how long it has waited, or LUA_TRY
 --
 --    on the channels of the hosts of readers, when an exclusive acquire is refused:
 --              the same.  A writer with the barrier tells all readers, another writer at most
---              LUA_READERS_TOLD; a try tells readers only if the value has LUA_MAY_STAY.
+--              LUA_READERS_TOLD; a try tells readers only if the value has LUA_MAY_IDLE.
 --
 --    on the channel with the name of a queue's key, at the release of a permit:
 --              permit, and its number
@@ -175,7 +175,7 @@ local form = '^[%da-f]+:%d+:[%da-f]+()=?[ ~]'
 function REQUEST(value) return sub(value, 1, 33) end
 function ATTEMPT(value) return sub(value, 34, 42) end
 function HOST(value) return sub(value, 44, 59) end
-function KIND(value) return sub(value, 60, 60) end -- ' ', LUA_MAY_STAY or LUA_SHARED
+function KIND(value) return sub(value, 60, 60) end -- ' ', LUA_MAY_IDLE or LUA_SHARED
 
 -- The part of a value that a reply returns; a stranger may have written the value.
 function SHOWN(value) return sub(value, 1, LUA_HELD_MAX) end
@@ -402,7 +402,7 @@ function ACQUIRE_AS_READER()
 		break
 	end
 	if held and not was_shared then
-		if IS_OURS(held) and (word6 ~= LUA_TRY or KIND(held) == LUA_MAY_STAY) then
+		if IS_OURS(held) and (word6 ~= LUA_TRY or KIND(held) == LUA_MAY_IDLE) then
 			try('PUBLISH', LUA_HOST .. HOST(held), WANT())
 		end
 		reply = {call('PTTL', key), held, WAITERS()}
@@ -442,7 +442,7 @@ function ACQUIRE_AS_READER()
 	end
 	call('PEXPIRE', readers, life)
 	if was_shared then
-		local may_stay = sub(held, 61, 61) == LUA_MAY_STAY and LUA_MAY_STAY or sub(value, 61, 61)
+		local may_stay = sub(held, 61, 61) == LUA_MAY_IDLE and LUA_MAY_IDLE or sub(value, 61, 61)
 		call('SET', key, sub(value, 1, 60) .. may_stay .. sub(value, 62), 'PX', life)
 	end
 end
@@ -501,7 +501,7 @@ function REFUSE_WRITER()
 	if maybe_ours and KIND(held) == LUA_SHARED and match(held, form) == 60 then
 		STAND_IN_FRONT()
 		TELL_READERS()
-	elseif maybe_ours and (word6 ~= LUA_TRY or KIND(held) == LUA_MAY_STAY)
+	elseif maybe_ours and (word6 ~= LUA_TRY or KIND(held) == LUA_MAY_IDLE)
 			and match(held, form) == 60 then
 		try('PUBLISH', LUA_HOST .. HOST(held), want)
 	end
@@ -525,7 +525,7 @@ end
 -- The first writer tells all readers, each time it asks.  Expired readers are removed.
 function TELL_READERS()
 	local readers, told, over = key .. '\0readers', 0, {}
-	local found = (word6 ~= LUA_TRY or sub(held, 61, 61) == LUA_MAY_STAY)
+	local found = (word6 ~= LUA_TRY or sub(held, 61, 61) == LUA_MAY_IDLE)
 		and try('HGETALL', readers) or {}
 	local time = call('TIME')
 	local now = MS_OF(time)

@@ -174,7 +174,7 @@ release_queue_may_repeat(const ReleaseQueue *queue, int entry, const core_lease 
 	if (answer->op == CORE_OP_RENEW && answer->now_us >= lease->valid_until_us)
 		return false;
 	return !queue->release[entry].waits && (can & CORE_BIT(answer->node)) != 0 &&
-		   core_awaits(lease, answer->node, answer->op, answer->round);
+		   core_awaits_answer(lease, answer->node, answer->op, answer->round);
 }
 
 int64_t

@@ -32,7 +32,7 @@ rules_token(int64_t first_token, int handovers)
 }
 
 bool
-rules_wants_tokens(int64_t left)
+rules_needs_tokens(int64_t left)
 {
 	return left <= LUA_SPAN * 3 / 4;
 }
@@ -48,7 +48,7 @@ rules_more_tokens(int64_t bound, int64_t wall_clock_us)
 bool
 rules_asks_for_tokens(int64_t left)
 {
-	return rules_wants_tokens(left) && left % (LUA_SPAN / 4) == 0;
+	return rules_needs_tokens(left) && left % (LUA_SPAN / 4) == 0;
 }
 
 int64_t
@@ -115,11 +115,11 @@ rules_may_hand_over(bool kept, int64_t validity_us, int64_t ttl_us, int64_t turn
  * while the way to another host costs much, compared with the turns.
  */
 bool
-rules_turn_lasts(bool wanted, int handovers, int waiting, bool is_long)
+rules_turn_lasts(bool other_host_waits, int handovers, int waiting, bool is_long)
 {
 	int rounds = is_long ? 1 : TURN_ROUNDS;
 
-	return waiting > 0 && (!wanted || handovers < rounds * (waiting + 1) - 1);
+	return waiting > 0 && (!other_host_waits || handovers < rounds * (waiting + 1) - 1);
 }
 
 int64_t
@@ -135,22 +135,23 @@ rules_may_take_over(bool keeps, int64_t validity_us, int64_t ttl_us, int handove
 }
 
 bool
-rules_may_stay(bool limited, bool wanted, int64_t validity_us, int64_t ttl_us, int handovers,
-			   int tokens)
+rules_may_idle(bool limited, bool other_host_waits, int64_t validity_us, int64_t ttl_us,
+			   int handovers, int tokens)
 {
-	return !limited && !wanted && handovers + 1 < tokens && is_healthy(validity_us, ttl_us);
+	return !limited && !other_host_waits && handovers + 1 < tokens &&
+		   is_healthy(validity_us, ttl_us);
 }
 
 bool
-rules_may_join(bool wanted, int64_t validity_us, int64_t ttl_us)
+rules_may_join(bool writer_waits, int64_t validity_us, int64_t ttl_us)
 {
-	return !wanted && is_healthy(validity_us, ttl_us);
+	return !writer_waits && is_healthy(validity_us, ttl_us);
 }
 
 bool
-rules_want_is_later(int64_t want_until_us, int64_t round_began_us)
+rules_writer_asked_later(int64_t writer_until_us, int64_t round_began_us)
 {
-	return want_until_us > round_began_us + LUA_BARRIER_MS * INT64_C(1000);
+	return writer_until_us > round_began_us + LUA_BARRIER_MS * INT64_C(1000);
 }
 
 int64_t

@@ -21,13 +21,13 @@ extern int64_t rules_first_token(int64_t granted);
 extern int64_t rules_token(int64_t first_token, int handovers);
 
 /*
- * left: tokens that a grant still has for future holders.  rules_wants_tokens returns true if the
+ * left: tokens that a grant still has for future holders.  rules_needs_tokens returns true if the
  * broker should raise the bound of the grant.  rules_asks_for_tokens returns true if the session
  * should wake the broker for this.  The session does so only once in a while, since a wake-up
  * costs.
  */
 #define RULES_MORE_TOKENS (32 * LUA_SPAN)
-extern bool rules_wants_tokens(int64_t left);
+extern bool rules_needs_tokens(int64_t left);
 extern bool rules_asks_for_tokens(int64_t left);
 
 /*
@@ -84,9 +84,10 @@ extern bool rules_may_hand_over(bool kept, int64_t validity_us, int64_t ttl_us,
 
 /*
  * Returns true if the turn goes on after this many hand-overs.  waiting: sessions of this server
- * that wait now; wanted: other hosts wait; is_long: the turn has lasted for rules_long_turn_us.
+ * that wait now; other_host_waits: at least one; is_long: the turn has lasted for
+ * rules_long_turn_us.
  */
-extern bool rules_turn_lasts(bool wanted, int handovers, int waiting, bool is_long);
+extern bool rules_turn_lasts(bool other_host_waits, int handovers, int waiting, bool is_long);
 extern int64_t rules_long_turn_us(int64_t hold_back_us);
 
 /*
@@ -97,26 +98,26 @@ extern bool rules_may_take_over(bool keeps, int64_t validity_us, int64_t ttl_us,
 								int tokens);
 
 /*
- * Returns true if a lease with this validity may stay idle for the next session of this server.
- * limited: by its owner's hold_at_least or hold_at_most, which exclude keep_idle.  wanted:
- * another host waits, so rules_may_hand_over decides.  tokens: of the grant; INT_MAX while the
+ * Returns true if a lease with this validity may become idle for the next session of this server.
+ * limited: by its owner's hold_at_least or hold_at_most, which exclude keep_idle.
+ * other_host_waits: then rules_may_hand_over decides.  tokens: of the grant; INT_MAX while the
  * broker is asking for more, since the next session waits for them.
  */
-extern bool rules_may_stay(bool limited, bool wanted, int64_t validity_us, int64_t ttl_us,
+extern bool rules_may_idle(bool limited, bool other_host_waits, int64_t validity_us, int64_t ttl_us,
 						   int handovers, int tokens);
 
 /*
- * Returns true if a session may join the readers of a lease of this server.  wanted: another
+ * Returns true if a session may join the readers of a lease of this server.  writer_waits: another
  * host waits for exclusive mode, and the session was not waiting at the grant.
  */
-extern bool rules_may_join(bool wanted, int64_t validity_us, int64_t ttl_us);
+extern bool rules_may_join(bool writer_waits, int64_t validity_us, int64_t ttl_us);
 
 /*
  * Returns true if a writer has announced itself since the round of this shared grant began.
  * When the round began, the nodes held back no readers: any writer known before had got the
- * lock, or had cancelled. want_until_us: set by the writer's last announcement.
+ * lock, or had cancelled. writer_until_us: set by the writer's last announcement.
  */
-extern bool rules_want_is_later(int64_t want_until_us, int64_t round_began_us);
+extern bool rules_writer_asked_later(int64_t writer_until_us, int64_t round_began_us);
 
 /*
  * The time that a host needs to ask after a release wakes it: two of its round trips and a bit,

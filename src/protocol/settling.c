@@ -1,6 +1,6 @@
 /*
  * settling.c
- *		Whether a host's leases rest on the lists in force; see settling.h.
+ *		Whether a host's leases are on all lists in force; see settling.h.
  */
 #include "protocol/settling.h"
 
@@ -30,7 +30,7 @@ settling_keep(Settling *settling, const core_lease *lease, int64_t until_us)
 }
 
 bool
-settling_has(const Settling *settling, const core_lease *lease)
+settling_on_all_lists(const Settling *settling, const core_lease *lease)
 {
 	switch (lease->state)
 	{

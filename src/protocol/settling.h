@@ -1,11 +1,11 @@
 /*
  * settling.h
- *		Whether all keys of a host rest on the lists of nodes in force, so the host may drop a
- *		former list.
+ *		Whether all keys of a host are on all lists of nodes in force ("settled"), so the host may
+ *		drop a former list.
  *
- * A lease rests on the lists in force if the lease uses these lists, and a majority of each list
- * has the key.  No key of the host may be only at nodes of another list.  A key kept after a
- * release (hold_at_least) belongs to no lease, and stays at its nodes.
+ * A lease is on all lists in force if the lease uses these lists, and a majority of each list has
+ * the key.  A host is settled if all its leases, requests and kept keys are on all lists.  A key
+ * kept after a release (hold_at_least) belongs to no lease, and stays at its nodes.
  *
  * Pure, like the core.
  */
@@ -32,9 +32,9 @@ extern void settling_set_lists(Settling *settling, core_lists lists, core_mask r
 extern void settling_keep(Settling *settling, const core_lease *lease, int64_t until_us);
 
 /*
- * Returns true if the lease or the request rests on the lists in force.  A request counts
- * because the nodes of its lists may grant it.
+ * Returns true if the lease or the request is on all lists in force.  A request counts because
+ * the nodes of its lists may grant it.
  */
-extern bool settling_has(const Settling *settling, const core_lease *lease);
+extern bool settling_on_all_lists(const Settling *settling, const core_lease *lease);
 
 #endif /* REDLOCK_SETTLING_H */

@@ -5,9 +5,9 @@
  * A call gets all its locks or none.  All hosts take the locks in the order of their names, but
  * ask for all of them together.  If a lock is refused, the call releases the granted locks
  * behind it, keeps the granted locks before it, and waits for the refused lock.  So a waiting
- * call holds no lock behind the awaited lock.  In a cycle of waiting calls each awaited name
- * would have to be behind the name before it, which is impossible (Havender: Avoiding deadlock
- * in multitasking systems, 1968).
+ * call holds no lock behind the lock for which it waits.  In a cycle of waiting calls each of
+ * these names would have to be behind the name before it, which is impossible (Havender:
+ * Avoiding deadlock in multitasking systems, 1968).
  *
  * Pure, like the core.
  */

@@ -22,7 +22,7 @@ typedef struct Waiter
 {
 	uint64_t host;
 	int64_t since_us; /* on this host's clock, from the duration that the waiter reported */
-	bool alone;       /* wants exclusive mode, while this host holds the lock in shared mode */
+	bool alone;       /* waits for exclusive mode, while this host holds the lock in shared mode */
 } Waiter;
 
 typedef struct Waiters
@@ -58,9 +58,9 @@ extern void waiters_hear(WaitersKnown *known, const Waiters *named, uint64_t sel
 extern void waiters_tell(WaitersKnown *known, Waiter waiter);
 
 /*
- * The waiters named by this host's release.  again: this host's own id if it wants another turn,
- * or 0.  If waiters want exclusive mode (`alone`), the nodes refuse new readers, so the release
- * names only the former.  Readers announce themselves to the named waiters.
+ * The waiters named by this host's release.  again: this host's own id if it waits for another
+ * turn, or 0.  If writers wait (`alone`), the release names only writers, since the nodes refuse
+ * new readers.  Readers announce themselves to the named waiters.
  */
 extern Waiters *waiters_to_name(WaitersKnown *known, uint64_t again, int64_t now_us);
 

@@ -11,7 +11,7 @@
 #define HELD_LOOK_US 1000000
 
 WishAct
-wish_act(Wish wish, core_state state, bool settled, bool answered, bool release_waits)
+wish_act(Wish wish, core_state state, bool serves, bool answered, bool release_waits)
 {
 	switch (wish)
 	{
@@ -21,7 +21,7 @@ wish_act(Wish wish, core_state state, bool settled, bool answered, bool release_
 		case WISH_IDLE:
 			break;
 		case WISH_HOLD:
-			if (state == CORE_FREE && settled && !answered)
+			if (state == CORE_FREE && serves && !answered)
 				return WISH_ASK;
 			break;
 		case WISH_NOTHING:
@@ -36,7 +36,7 @@ wish_act(Wish wish, core_state state, bool settled, bool answered, bool release_
 }
 
 bool
-wish_stay_is_over(Wish wish, int64_t idle_until_us, int64_t now_us)
+wish_idle_is_over(Wish wish, int64_t idle_until_us, int64_t now_us)
 {
 	return wish == WISH_IDLE && now_us >= idle_until_us;
 }

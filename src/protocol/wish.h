@@ -46,10 +46,10 @@ typedef enum WishAct
 } WishAct;
 
 /*
- * Returns the broker's next action.  settled: the broker has tried each node once.  answered: the
+ * Returns the broker's next action.  serves: see Driver.serves.  answered: the
  * owner knows the outcome of its request.  release_waits: see release_queue_waits.
  */
-extern WishAct wish_act(Wish wish, core_state state, bool settled, bool answered,
+extern WishAct wish_act(Wish wish, core_state state, bool serves, bool answered,
 						bool release_waits);
 
 static inline bool
@@ -65,7 +65,7 @@ wish_has_no_holder(Wish wish)
 }
 
 /* Returns true if the idle time of a lease is over; checked before each timer. */
-extern bool wish_stay_is_over(Wish wish, int64_t idle_until_us, int64_t now_us);
+extern bool wish_idle_is_over(Wish wish, int64_t idle_until_us, int64_t now_us);
 
 /*
  * Returns true if a detached lease has reached the end of its time; checked before each timer,

@@ -49,7 +49,7 @@ static struct
 {
 	uint64 hash;
 	int64 deadline_us;
-} awaited;
+} present_wait;
 static volatile sig_atomic_t waiting = false;
 static volatile sig_atomic_t struck = false; /* the alarm cancelled the statement */
 
@@ -78,8 +78,8 @@ gate_enter(uint64 hash, bool of_lease, GateUse use, int64 deadline_us, void (*be
 {
 	do
 	{
-		awaited.hash = hash;
-		awaited.deadline_us = deadline_us;
+		present_wait.hash = hash;
+		present_wait.deadline_us = deadline_us;
 		*gate = of_lease ? lease_gate(hash) : lease_present_gate(hash);
 		if (enter(*gate, MODE(use.shared), use.session_level,
 				  deadline_us != GATE_DO_NOT_WAIT ? before_wait : NULL))
@@ -280,7 +280,7 @@ begin_wait(void)
 static int64
 next_look_us(void)
 {
-	return Min(awaited.deadline_us, redlock_clock_us() + LOOK_US);
+	return Min(present_wait.deadline_us, redlock_clock_us() + LOOK_US);
 }
 
 /*
@@ -292,7 +292,7 @@ on_alarm(void)
 {
 	if (!waiting || struck || proc_exit_inprogress) /* FATAL ends a wait without a catch */
 		return;
-	if (redlock_clock_us() < awaited.deadline_us && !lease_gate_changed(awaited.hash))
+	if (redlock_clock_us() < present_wait.deadline_us && !lease_gate_changed(present_wait.hash))
 		alarm_at(ALARM_GATE, next_look_us());
 	else if (!QueryCancelPending)
 	{

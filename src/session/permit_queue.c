@@ -46,6 +46,7 @@ permit_queue_acquire(const LockRequest *request)
 	own.began_us = redlock_clock_us();
 	search.deadline_us = request_deadline_us(&own);
 	request_refuse_other_permits(&own, 0, request->names[0].hash);
+	request_refuse_other_permits(&own, 0, named(request, PERMITS_QUEUE, utf8).hash);
 	for (int permit = 1; permit <= own.permits; permit++)
 		request_refuse_other_permits(&own, 0, named(request, permit, utf8).hash);
 	PG_TRY();
@@ -168,7 +169,7 @@ idle_permit(const LockRequest *request)
 	char utf8[LOCK_NAME_MAX + 1];
 
 	for (int permit = 1; permit <= request->permits; permit++)
-		if (lease_is_idle(named(request, permit, utf8).hash))
+		if (lease_lacks_holder(named(request, permit, utf8).hash))
 			return permit;
 	return PERMITS_NONE_FREE;
 }
@@ -219,13 +220,13 @@ leave_queue(const LockRequest *request)
 	if (queue == NULL)
 		return;
 	lease_release(queue, gate_waiters);
-	if (!lease_is_idle(named(request, PERMITS_QUEUE, utf8).hash))
+	if (!lease_lacks_holder(named(request, PERMITS_QUEUE, utf8).hash))
 		for (int permit = 1; permit <= request->permits; permit++)
 		{
 			Lease *passed = lease_find(named(request, permit, utf8).hash);
 
 			if (passed != NULL)
-				(void) lease_give_up_stay(passed);
+				(void) lease_release_idle(passed);
 		}
 	gate_leave(queue_gate, (GateUse){.session_level = true});
 	queue = NULL;

@@ -54,27 +54,28 @@ static bool watching = false; /* the client is being watched */
 
 static bool acquire_all(const LockRequest *request, int64 deadline_us);
 static void let_others_give_back(int from, int times, int64 deadline_us);
-static several_state look_at(const LockRequest *request, int name);
+static several_state look_at(const LockRequest *request, int index);
 static bool ask(const LockRequest *request, int from, int64 deadline_us);
 static bool gives_back_nothing(const LockRequest *request);
-static bool may_await(const LockRequest *request, int name, int64 deadline_us);
-static bool awaits_broker(const LockRequest *request, int name, int64 now_us, int64 deadline_us);
+static bool may_wait_for_reader(const LockRequest *request, int index, int64 deadline_us);
+static bool may_wait_for_broker(const LockRequest *request, int index, int64 now_us,
+								int64 deadline_us);
 static void ask_nodes(const LockRequest *request, int from, const bool *opened,
 					  LeaseCompany company);
 static void note_new_names(const LockRequest *request, int from, const bool *opened);
 static void reserve_gates(int count);
 static void return_gates(void);
 static void end_wait_at_gate(void);
-static void give_up_on(const LockRequest *request, int name);
-static void take_left(const LockRequest *request);
-static void leave_idle(void);
+static void give_up_on(const LockRequest *request, int index);
+static void take_hand_overs(const LockRequest *request);
+static void release_hand_overs(void);
 static void give_back(int from);
 static void leave_gate(const Asked *at);
-static bool enter_gate(const LockRequest *request, int name, int64 until_us);
-static int64 at_gate_until_us(const LockRequest *request, int name, int64 deadline_us);
+static bool enter_gate(const LockRequest *request, int index, int64 until_us);
+static int64 at_gate_until_us(const LockRequest *request, int index, int64 deadline_us);
 static void prepare_to_wait(void);
 static void unwatch_client(void);
-static bool wait_for_answer(const LockRequest *request, int name, int64 deadline_us);
+static bool wait_for_answer(const LockRequest *request, int index, int64 deadline_us);
 
 bool
 request_acquire(const LockRequest *request)
@@ -126,7 +127,7 @@ request_give_up(void)
 	for (int i = 0; i < request_now.asked_count; i++)
 		if (request_now.asked[i].lease != NULL)
 			lease_release(request_now.asked[i].lease, NULL);
-	leave_idle();
+	release_hand_overs();
 	request_now.asked_count = 0;
 	parked = false;
 	lease_park(0);
@@ -139,7 +140,7 @@ static void
 end_wait_at_gate(void)
 {
 	if (waiting_at_gate != 0)
-		lease_release_idle(waiting_at_gate);
+		lease_release_hand_over(waiting_at_gate);
 	waiting_at_gate = 0;
 }
 
@@ -181,7 +182,7 @@ acquire_all(const LockRequest *request, int64 deadline_us)
 		int from;
 
 		if (asks_nodes)
-			request_refuse_in_dispute(request);
+			request_refuse_in_conflict(request);
 		for (int i = request_now.asked_count - 1; i >= 0; i--)
 		{
 			state[i] = look_at(request, i);
@@ -241,15 +242,15 @@ let_others_give_back(int from, int times, int64 deadline_us)
 }
 
 static several_state
-look_at(const LockRequest *request, int name)
+look_at(const LockRequest *request, int index)
 {
-	Lease *lease = request_now.asked[name].lease;
+	Lease *lease = request_now.asked[index].lease;
 	LeaseState state = lease_state(lease);
 
 	if (state == LEASE_HELD && lease_validity_us(lease) == 0)
 		state = LEASE_LOST; /* even if the broker has not noticed */
 	if (state == LEASE_WAITING || state == LEASE_REFUSED)
-		request_refuse_granted_permits(request, name);
+		request_refuse_granted_permits(request, index);
 	switch (state)
 	{
 		case LEASE_WAITING:
@@ -263,14 +264,14 @@ look_at(const LockRequest *request, int name)
 			free_permit = PERMITS_NONE_FREE;
 			if (request->terms.once && request->terms.patient)
 				return SEVERAL_REFUSED;
-			request_fail_unreachable(request, name,
-									 lease_missing_nodes(request_now.asked[name].lease));
+			request_fail_unreachable(request, index,
+									 lease_missing_nodes(request_now.asked[index].lease));
 			break;
 		case LEASE_DEADLOCKED:
-			request_fail_deadlock(request, name);
+			request_fail_deadlock(request, index);
 			break;
 		case LEASE_LOST:
-			request_fail_lost(request, name);
+			request_fail_lost(request, index);
 			break;
 	}
 	return pg_atomic_read_u32(&lease->company) == LEASE_AMONG_REFUSED ? SEVERAL_REFUSED
@@ -310,15 +311,15 @@ ask(const LockRequest *request, int from, int64 deadline_us)
 
 		opened[i] = how == LEASE_OPENED;
 		any_opened = any_opened || opened[i];
-		if (how < LEASE_AWAITED)
+		if (how < LEASE_READER_ASKS)
 			continue;
-		if (how == LEASE_AWAITED ? !may_await(request, i, deadline_us)
-								 : request->terms.once || redlock_clock_us() >= deadline_us)
+		if (how == LEASE_READER_ASKS ? !may_wait_for_reader(request, i, deadline_us)
+									 : request->terms.once || redlock_clock_us() >= deadline_us)
 		{
 			give_up_on(request, i);
 			return false;
 		}
-		request_now.asked[i].awaited = how == LEASE_AWAITED;
+		request_now.asked[i].waited_for_grant = how == LEASE_READER_ASKS;
 		was_taken = was_taken || how == LEASE_TAKEN;
 		give_back(how == LEASE_TAKEN ? i : i + 1);
 		parked = how != LEASE_TAKEN;
@@ -359,7 +360,7 @@ gives_back_nothing(const LockRequest *request)
  * more patience with silent nodes.
  */
 static bool
-may_await(const LockRequest *request, int name, int64 deadline_us)
+may_wait_for_reader(const LockRequest *request, int index, int64 deadline_us)
 {
 	bool once = request->terms.once;
 	int64 now_us = redlock_clock_us();
@@ -367,12 +368,12 @@ may_await(const LockRequest *request, int name, int64 deadline_us)
 	bool patient = now_us - request_now.call_began_us < patience_us;
 	char *nodes;
 
-	if (lease_is_unasked(request->names[name].hash))
-		return awaits_broker(request, name, now_us, deadline_us);
+	if (lease_is_unasked(request->names[index].hash))
+		return may_wait_for_broker(request, index, now_us, deadline_us);
 	unasked_since_us = 0;
 	if (!patient && (once || !request->terms.patient) &&
-		(nodes = lease_unanswered(request->names[name].hash)) != NULL)
-		request_fail_unreachable(request, name, nodes);
+		(nodes = lease_unanswered(request->names[index].hash)) != NULL)
+		request_fail_unreachable(request, index, nodes);
 	return now_us < deadline_us && (!once || patient);
 }
 
@@ -382,7 +383,7 @@ may_await(const LockRequest *request, int name, int64 deadline_us)
  * something.
  */
 static bool
-awaits_broker(const LockRequest *request, int name, int64 now_us, int64 deadline_us)
+may_wait_for_broker(const LockRequest *request, int index, int64 now_us, int64 deadline_us)
 {
 	if (unasked_since_us == 0)
 		unasked_since_us = now_us;
@@ -391,7 +392,7 @@ awaits_broker(const LockRequest *request, int name, int64 now_us, int64 deadline
 	{
 		if (lease_broker_pid() == 0)
 			request_fail_no_broker();
-		request_fail_silent_broker(request, name);
+		request_fail_silent_broker(request, index);
 	}
 	return now_us < deadline_us;
 }
@@ -401,7 +402,7 @@ static void
 ask_nodes(const LockRequest *request, int from, const bool *opened, LeaseCompany company)
 {
 	asks_nodes = true;
-	request_refuse_in_dispute(request);
+	request_refuse_in_conflict(request);
 	note_new_names(request, from, opened);
 	request_now.asked_us = broker_seen_us = redlock_clock_us();
 	if (waits_since_us == 0)
@@ -438,12 +439,12 @@ note_new_names(const LockRequest *request, int from, const bool *opened)
 
 /* Ends a try or a wait: another session of this server has the lock. */
 static void
-give_up_on(const LockRequest *request, int name)
+give_up_on(const LockRequest *request, int index)
 {
 	if (request->terms.once)
-		request_fail_held_at(request, name);
+		request_fail_held_at(request, index);
 	else
-		request_time_out_at(request, name);
+		request_time_out_at(request, index);
 }
 
 /*
@@ -451,7 +452,7 @@ give_up_on(const LockRequest *request, int name)
  * Otherwise these leases would go to another host, and this host would be last there.
  */
 static void
-take_left(const LockRequest *request)
+take_hand_overs(const LockRequest *request)
 {
 	for (int i = 0; i < request_now.asked_count; i++)
 	{
@@ -463,7 +464,7 @@ take_left(const LockRequest *request)
 						.len = request_make_key(&request->names[i], text)};
 
 		if (at->lease == NULL)
-			at->lease = lease_take_left(&key, &request->terms);
+			at->lease = lease_take_hand_over(&key, &request->terms);
 		if (at->lease == NULL)
 			break;
 	}
@@ -473,18 +474,18 @@ take_left(const LockRequest *request)
  * A lease in hand-over must not wait at a gate of this session if the session does not ask for it.
  */
 static void
-leave_idle(void)
+release_hand_overs(void)
 {
 	for (int i = 0; i < request_now.asked_count; i++)
 		if (request_now.asked[i].at_gate && request_now.asked[i].lease == NULL)
-			lease_release_idle(request_now.asked[i].hash);
+			lease_release_hand_over(request_now.asked[i].hash);
 }
 
 /* Releases the leases, and leaves the gates, from this name on. */
 static void
 give_back(int from)
 {
-	leave_idle();
+	release_hand_overs();
 	if (parked && request_now.asked_count >= from)
 	{
 		leave_gate(&request_now.asked[request_now.asked_count]);
@@ -509,21 +510,21 @@ leave_gate(const Asked *at)
 
 /* Returns false if a try finds another session in the gate, or if the time is over. */
 static bool
-enter_gate(const LockRequest *request, int name, int64 until_us)
+enter_gate(const LockRequest *request, int index, int64 until_us)
 {
-	uint64 hash = request->names[name].hash;
-	Asked *next = &request_now.asked[name];
+	uint64 hash = request->names[index].hash;
+	Asked *next = &request_now.asked[index];
 
-	Assert(name == request_now.asked_count);
+	Assert(index == request_now.asked_count);
 	waiting = request;
 	waiting_at_gate = hash;
-	request_now.waited_for = name;
+	request_now.waited_for = index;
 	if (gate_enter(hash, was_taken, request_now.gate_use, until_us, prepare_to_wait, &next->gate))
 	{
 		waiting_at_gate = 0;
 		next->hash = hash;
 		next->at_gate = true;
-		next->awaited = false;
+		next->waited_for_grant = false;
 		next->lease = NULL;
 		request_now.asked_count++;
 		if (waits_since_us == 0 && request->count > 1)
@@ -533,8 +534,8 @@ enter_gate(const LockRequest *request, int name, int64 until_us)
 	if (until_us != GATE_DO_NOT_WAIT)
 		end_wait_at_gate();
 	waiting_at_gate = 0;
-	request_refuse_other_permits(request, name, hash);
-	give_up_on(request, name);
+	request_refuse_other_permits(request, index, hash);
+	give_up_on(request, index);
 	return false;
 }
 
@@ -543,11 +544,11 @@ enter_gate(const LockRequest *request, int name, int64 until_us)
  * leaves the gate at once.
  */
 static int64
-at_gate_until_us(const LockRequest *request, int name, int64 deadline_us)
+at_gate_until_us(const LockRequest *request, int index, int64 deadline_us)
 {
 	if (!request->terms.once)
 		return deadline_us;
-	if (request->terms.permits > 0 && lease_is_idle(request->names[name].hash))
+	if (request->terms.permits > 0 && lease_lacks_holder(request->names[index].hash))
 		return Min(redlock_clock_us() + PERMITS_PASS_US, deadline_us);
 	return GATE_DO_NOT_WAIT;
 }
@@ -563,9 +564,9 @@ prepare_to_wait(void)
 	if (waiting_at_gate != 0)
 	{
 		request_refuse_other_permits(waiting, request_now.waited_for, waiting_at_gate);
-		take_left(waiting);
+		take_hand_overs(waiting);
 	}
-	leave_idle();
+	release_hand_overs();
 	InvalidateCatalogSnapshot(); /* a catalog snapshot would hold back VACUUM */
 	if (watching || client_connection_check_interval > 0 || MyProcPort == NULL ||
 		!WaitEventSetCanReportClosed())
@@ -586,23 +587,23 @@ unwatch_client(void)
 }
 
 /*
- * Waits for a while.  `name`: the first name without a grant.  Returns false if another session
+ * Waits for a while.  `index`: the first name without a grant.  Returns false if another session
  * holds the lock, and the caller has no more time.
  */
 static bool
-wait_for_answer(const LockRequest *request, int name, int64 deadline_us)
+wait_for_answer(const LockRequest *request, int index, int64 deadline_us)
 {
 	int64 now_us = redlock_clock_us();
 
-	request_now.waited_for = name;
+	request_now.waited_for = index;
 	if (now_us >= deadline_us)
 	{
 		/* the nodes have refused the lock, and the try waits for a recall */
 		if (request->terms.once &&
-			pg_atomic_read_u32(&request_now.asked[name].lease->silent_nodes) == 0)
-			request_fail_held_at(request, name);
+			pg_atomic_read_u32(&request_now.asked[index].lease->silent_nodes) == 0)
+			request_fail_held_at(request, index);
 		else
-			request_time_out_at(request, name);
+			request_time_out_at(request, index);
 		return false;
 	}
 	if (lease_broker_pid() != 0)
@@ -614,8 +615,8 @@ wait_for_answer(const LockRequest *request, int name, int64 deadline_us)
 			request_fail_no_broker();
 		if (now_us - request_now.asked_us > BROKER_SILENT_US &&
 			(request->terms.once ||
-			 pg_atomic_read_u32(&request_now.asked[name].lease->silent_nodes) == LEASE_NOT_ASKED))
-			request_fail_silent_broker(request, name);
+			 pg_atomic_read_u32(&request_now.asked[index].lease->silent_nodes) == LEASE_NOT_ASKED))
+			request_fail_silent_broker(request, index);
 	}
 	if (!request->terms.once)
 		prepare_to_wait();

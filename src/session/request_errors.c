@@ -27,15 +27,15 @@
 static char skipped[1024];     /* text about the holder */
 static bool skipped_elsewhere; /* ... by now perhaps another session of the holder's server */
 
-static void note_skipped(const LockRequest *request, int name);
-static Lease *lease_of(int name);
+static void note_skipped(const LockRequest *request, int index);
+static Lease *lease_of(int index);
 static bool was_asked_long(void);
-static char *holder_text(const LockRequest *request, int name);
+static char *holder_text(const LockRequest *request, int index);
 static char *here_text(uint64 hash);
 static bool is_elsewhere(const LockRequest *request, Lease *lease);
 static char *held_by_text(Lease *lease);
 static int elsewhere_hint(void);
-static void fail_other_permits(const LockRequest *request, int name, int permits, char *detail);
+static void fail_other_permits(const LockRequest *request, int index, int permits, char *detail);
 static char *permits_text(int permits);
 
 /*
@@ -43,40 +43,40 @@ static char *permits_text(int permits);
  * text tells the number; without such a text nothing is known.
  */
 void
-request_refuse_granted_permits(const LockRequest *request, int name)
+request_refuse_granted_permits(const LockRequest *request, int index)
 {
 	char held_by[64];
 	int permits;
 
-	if (!lease_held_by_head(request_now.asked[name].lease, held_by, sizeof(held_by)))
+	if (!lease_held_by_head(request_now.asked[index].lease, held_by, sizeof(held_by)))
 		return;
 	permits =
 		strncmp(held_by, LOCK_READERS, strlen(LOCK_READERS)) == 0 ? 1 : holder_permits(held_by);
 	if (permits > 0 && permits != Max(request->permits, 1))
 		fail_other_permits(
-			request, name, permits,
-			psprintf("The lock was granted to: %s.", held_by_text(request_now.asked[name].lease)));
+			request, index, permits,
+			psprintf("The lock was granted to: %s.", held_by_text(request_now.asked[index].lease)));
 }
 
 void
-request_refuse_other_permits(const LockRequest *request, int name, uint64 hash)
+request_refuse_other_permits(const LockRequest *request, int index, uint64 hash)
 {
 	int permits = lease_permits(hash);
 
 	if (permits >= 0 && Max(permits, 1) != Max(request->permits, 1))
 		fail_other_permits(
-			request, name, permits,
+			request, index, permits,
 			"The lock is held or waited for on this server; see the view redlock_locks.");
 }
 
 static void
-fail_other_permits(const LockRequest *request, int name, int permits, char *detail)
+fail_other_permits(const LockRequest *request, int index, int permits, char *detail)
 {
 	ereport(
 		ERROR,
 		(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 		 errmsg("redlock \"%s\" is requested %s, but held or requested %s",
-				request->names[name].name, permits_text(request->permits), permits_text(permits)),
+				request->names[index].name, permits_text(request->permits), permits_text(permits)),
 		 errdetail_internal("%s", detail),
 		 errhint("Give the same number of permits in all calls. A lock with permits can't be "
 				 "shared, detached, or acquired in one call with further locks.")));
@@ -93,30 +93,30 @@ permits_text(int permits)
  * holds.  A hand-over asks no node, so goes on.
  */
 void
-request_refuse_in_dispute(const LockRequest *request)
+request_refuse_in_conflict(const LockRequest *request)
 {
-	HostDispute dispute;
+	HostConflict conflict;
 
-	if (redlock_on_disagreement != ON_DISAGREEMENT_REFUSE || !host_list_in_dispute())
+	if (redlock_on_disagreement != ON_DISAGREEMENT_REFUSE || !host_list_in_conflict())
 		return;
-	host_list_dispute(&dispute);
-	if (dispute.name[0] == '\0')
+	host_list_conflict(&conflict);
+	if (conflict.name[0] == '\0')
 		return;
-	if (dispute.left)
+	if (conflict.left)
 		ereport(ERROR, (errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 						errmsg("redlock \"%s\" is not acquired, since the hosts have left the "
 							   "nodes of this server",
 							   request->names[0].name),
-						errdetail_internal("%s", dispute.detail), errhint("%s", dispute.hint)));
+						errdetail_internal("%s", conflict.detail), errhint("%s", conflict.hint)));
 	ereport(ERROR,
 			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 			 errmsg("redlock \"%s\" is not acquired, since host \"%s\" has other settings and "
 					"might get it too",
-					request->names[0].name, dispute.name),
-			 errdetail_internal("%s", dispute.detail),
+					request->names[0].name, conflict.name),
+			 errdetail_internal("%s", conflict.detail),
 			 errhint("%s This host acquires locks again when the hosts agree, or a minute after "
 					 "that host has stopped. See the view redlock_hosts.",
-					 dispute.hint)));
+					 conflict.hint)));
 }
 
 void
@@ -133,23 +133,23 @@ request_time_out(const LockRequest *request)
 
 /* Ends a try in vain. */
 void
-request_fail_held_at(const LockRequest *request, int name)
+request_fail_held_at(const LockRequest *request, int index)
 {
 	if (request->skip)
-		note_skipped(request, name);
+		note_skipped(request, index);
 	if (request->skip || request->wait_ms != 0)
 		return;
 	ereport(ERROR, (errcode(ERRCODE_LOCK_NOT_AVAILABLE),
-					errmsg("redlock \"%s\" is held by another", request->names[name].name),
-					errdetail_internal("%s", holder_text(request, name)),
-					is_elsewhere(request, lease_of(name)) ? elsewhere_hint() : 0));
+					errmsg("redlock \"%s\" is held by another", request->names[index].name),
+					errdetail_internal("%s", holder_text(request, index)),
+					is_elsewhere(request, lease_of(index)) ? elsewhere_hint() : 0));
 }
 
 void
-request_time_out_at(const LockRequest *request, int name)
+request_time_out_at(const LockRequest *request, int index)
 {
 	bool by_lock_timeout = request_ends_by_lock_timeout(request);
-	Lease *lease = lease_of(name);
+	Lease *lease = lease_of(index);
 
 	/* these failures are never reported as a held lock, nor skipped */
 	if (lease != NULL && lease_broker_pid() == 0)
@@ -159,31 +159,31 @@ request_time_out_at(const LockRequest *request, int name)
 		uint32 silent = pg_atomic_read_u32(&lease->silent_nodes);
 
 		if (silent == LEASE_NOT_ASKED)
-			request_fail_silent_broker(request, name);
+			request_fail_silent_broker(request, index);
 		if (silent != 0)
-			request_fail_unreachable(request, name,
-									 lease_missing_nodes(request_now.asked[name].lease));
+			request_fail_unreachable(request, index,
+									 lease_missing_nodes(request_now.asked[index].lease));
 	}
 	if (request->skip && (request->terms.once || !by_lock_timeout))
 	{
-		note_skipped(request, name);
+		note_skipped(request, index);
 		return; /* the call's time is over, not the session's lock_timeout */
 	}
-	ereport(ERROR,
-			(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
-			 errmsg("could not acquire redlock \"%s\" within %d ms (%s)", request->names[name].name,
-					by_lock_timeout ? LockTimeout : (int) request->wait_ms,
-					by_lock_timeout ? "lock_timeout" : "wait"),
-			 errdetail_internal("%s", holder_text(request, name)),
-			 is_elsewhere(request, lease) ? elsewhere_hint() : 0));
+	ereport(ERROR, (errcode(ERRCODE_LOCK_NOT_AVAILABLE),
+					errmsg("could not acquire redlock \"%s\" within %d ms (%s)",
+						   request->names[index].name,
+						   by_lock_timeout ? LockTimeout : (int) request->wait_ms,
+						   by_lock_timeout ? "lock_timeout" : "wait"),
+					errdetail_internal("%s", holder_text(request, index)),
+					is_elsewhere(request, lease) ? elsewhere_hint() : 0));
 }
 
 /* The last note counts: a request for a permit may try several permits. */
 static void
-note_skipped(const LockRequest *request, int name)
+note_skipped(const LockRequest *request, int index)
 {
-	Lease *lease = lease_of(name);
-	char *text = holder_text(request, name);
+	Lease *lease = lease_of(index);
+	char *text = holder_text(request, index);
 	int len = pg_mbcliplen(text, strlen(text), sizeof(skipped) - 1);
 
 	memcpy(skipped, text, len);
@@ -206,9 +206,9 @@ request_tell_skipped(const LockRequest *request)
 
 /* Returns NULL if the lock was not asked for, since another session of this server is first. */
 static Lease *
-lease_of(int name)
+lease_of(int index)
 {
-	return name < request_now.asked_count ? request_now.asked[name].lease : NULL;
+	return index < request_now.asked_count ? request_now.asked[index].lease : NULL;
 }
 
 /*
@@ -230,9 +230,9 @@ request_is_long(int64 now_us, int64 since_us)
 
 /* Returns a sentence about the holder. */
 static char *
-holder_text(const LockRequest *request, int name)
+holder_text(const LockRequest *request, int index)
 {
-	Lease *lease = lease_of(name);
+	Lease *lease = lease_of(index);
 	char *held_by = lease != NULL ? held_by_text(lease) : NULL;
 
 	if (request->permits > 0)
@@ -240,7 +240,7 @@ holder_text(const LockRequest *request, int name)
 						"waiters are next.",
 						request->permits);
 	if (lease == NULL)
-		return here_text(request->names[name].hash);
+		return here_text(request->names[index].hash);
 	return held_by != NULL ? psprintf("The lock was granted to: %s.", held_by)
 						   : "The nodes did not name the holder.";
 }
@@ -253,7 +253,7 @@ here_text(uint64 hash)
 	Lease *copy = palloc(sizeof(Lease));
 	const char *since;
 
-	if (lease == NULL || !lease_copy(lease, copy) || copy->hash != hash || lease_stays(copy) ||
+	if (lease == NULL || !lease_copy(lease, copy) || copy->hash != hash || lease_is_idle(copy) ||
 		!wish_is_held(pg_atomic_read_u32(&copy->wish)))
 		return "Another session of this server is ahead of this session; see the view "
 			   "redlock_locks.";
@@ -305,24 +305,24 @@ elsewhere_hint(void)
 
 /* Raises an error: the lease had been granted. */
 void
-request_fail_lost(const LockRequest *request, int name)
+request_fail_lost(const LockRequest *request, int index)
 {
-	if (request_now.waited_for == name || request_now.waited_for < 0)
-		loss_fail(request->names[name].name, loss_reason(request_now.asked[name].lease),
+	if (request_now.waited_for == index || request_now.waited_for < 0)
+		loss_fail(request->names[index].name, loss_reason(request_now.asked[index].lease),
 				  " right after it was granted");
 	ereport(ERROR,
 			(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
 			 errmsg("the lease on redlock \"%s\" was lost during the wait for \"%s\"",
-					request->names[name].name, request->names[request_now.waited_for].name),
-			 errdetail_internal("%s", loss_reason(request_now.asked[name].lease)),
+					request->names[index].name, request->names[request_now.waited_for].name),
+			 errdetail_internal("%s", loss_reason(request_now.asked[index].lease)),
 			 errhint("Call again for all locks: this call has released the locks that it had "
 					 "acquired. A hold_at_most must outlast the wait for the other locks.")));
 }
 
 void
-request_fail_unreachable(const LockRequest *request, int name, char *nodes)
+request_fail_unreachable(const LockRequest *request, int index, char *nodes)
 {
-	Lease *lease = lease_of(name);
+	Lease *lease = lease_of(index);
 	core_mask silent = lease != NULL ? pg_atomic_read_u32(&lease->silent_nodes) : PG_UINT32_MAX;
 	char *advice = nodes[0] != '\0' ? node_status_advise(silent) : "";
 
@@ -330,13 +330,13 @@ request_fail_unreachable(const LockRequest *request, int name, char *nodes)
 	if (!node_status_listed())
 		ereport(ERROR, (errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 						errmsg("redlock \"%s\" is not acquired, since no list of nodes is in force",
-							   request->names[name].name),
+							   request->names[index].name),
 						errhint("See the server log for the reason. Correct redlock.nodes and "
 								"redlock.nodes_next, and reload.")));
 	ereport(ERROR,
 			(errcode(ERRCODE_CONNECTION_FAILURE),
 			 errmsg("no quorum of redlock nodes could be reached for \"%s\"",
-					request->names[name].name),
+					request->names[index].name),
 			 nodes[0] != '\0' ? errdetail("No usable answer from: %s.", nodes)
 							  : errdetail("The answers came too late for a ttl of %d ms.",
 										  request->terms.ttl_ms),
@@ -349,25 +349,25 @@ request_fail_unreachable(const LockRequest *request, int name, char *nodes)
 }
 
 void
-request_fail_deadlock(const LockRequest *request, int name)
+request_fail_deadlock(const LockRequest *request, int index)
 {
 	pgstat_report_deadlock();
 	ereport(
 		ERROR,
 		(errcode(ERRCODE_T_R_DEADLOCK_DETECTED),
-		 errmsg("deadlock detected while waiting for redlock \"%s\"", request->names[name].name),
+		 errmsg("deadlock detected while waiting for redlock \"%s\"", request->names[index].name),
 		 errdetail_internal("%s",
-							encoding_from_utf8(lease_cycle_text(request_now.asked[name].lease))),
+							encoding_from_utf8(lease_cycle_text(request_now.asked[index].lease))),
 		 errhint("Roll back, release the locks of session scope, and run the transaction again. To "
 				 "avoid deadlocks, take locks in the same order everywhere.")));
 }
 
 void
-request_fail_silent_broker(const LockRequest *request, int name)
+request_fail_silent_broker(const LockRequest *request, int index)
 {
 	ereport(ERROR, (errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 					errmsg("the redlock broker has not asked for \"%s\" in time",
-						   request->names[name].name),
+						   request->names[index].name),
 					errdetail("The broker is stopped or overloaded, or has just started and is "
 							  "still connecting to the nodes."),
 					errhint("Try again. If the error stays, see the server log and process %d.",

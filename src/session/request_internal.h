@@ -21,8 +21,8 @@ typedef struct Asked
 	uint64 hash;
 	uint64 gate;
 	bool at_gate;
-	bool awaited; /* see LeaseTerms */
-	Lease *lease; /* NULL: not yet asked for, or taken by the caller */
+	bool waited_for_grant; /* see LeaseTerms */
+	Lease *lease;          /* NULL: not yet asked for, or taken by the caller */
 } Asked;
 
 /*
@@ -47,20 +47,20 @@ extern void request_wait_at_most(int64 deadline_us, long at_most_ms); /* or for 
 
 /* request_lease.c; `key` has room for a prefix of LOCK_PREFIX_MAX and a name of LOCK_NAME_MAX */
 extern int request_make_key(const LockName *name, char *key); /* returns the length */
-extern LeaseOpened request_open_lease(const LockRequest *request, int name, int64 deadline_us);
+extern LeaseOpened request_open_lease(const LockRequest *request, int index, int64 deadline_us);
 extern void request_describe_holder(const LockRequest *request, Lease *lease);
 
 /* request_errors.c: these return if the caller wants no error, or if nothing is wrong */
-extern void request_fail_held_at(const LockRequest *request, int name);
-extern void request_time_out_at(const LockRequest *request, int name);
-extern void request_refuse_granted_permits(const LockRequest *request, int name);
-extern void request_refuse_in_dispute(const LockRequest *request);
+extern void request_fail_held_at(const LockRequest *request, int index);
+extern void request_time_out_at(const LockRequest *request, int index);
+extern void request_refuse_granted_permits(const LockRequest *request, int index);
+extern void request_refuse_in_conflict(const LockRequest *request);
 
 /* request_errors.c: these never return */
-extern void request_fail_lost(const LockRequest *request, int name);
-extern void request_fail_unreachable(const LockRequest *request, int name, char *nodes);
-extern void request_fail_silent_broker(const LockRequest *request, int name);
-extern void request_fail_deadlock(const LockRequest *request, int name);
+extern void request_fail_lost(const LockRequest *request, int index);
+extern void request_fail_unreachable(const LockRequest *request, int index, char *nodes);
+extern void request_fail_silent_broker(const LockRequest *request, int index);
+extern void request_fail_deadlock(const LockRequest *request, int index);
 extern void request_fail_table_full(void);
 
 /*

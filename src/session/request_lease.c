@@ -33,36 +33,36 @@ request_make_key(const LockName *name, char *key)
 }
 
 /*
- * Opens a lease, and stores it in request_now.  Returns LEASE_AWAITED, or a later value of
+ * Opens a lease, and stores it in request_now.  Returns LEASE_READER_ASKS, or a later value of
  * LeaseOpened, if the name is in use.  Raises an error if there is no room.
  */
 LeaseOpened
-request_open_lease(const LockRequest *request, int name, int64 deadline_us)
+request_open_lease(const LockRequest *request, int index, int64 deadline_us)
 {
-	const LockName *wanted = &request->names[name];
+	const LockName *name = &request->names[index];
 	char text[LOCK_PREFIX_MAX + LOCK_NAME_MAX + 1];
-	int len = request_make_key(wanted, text);
-	LeaseKey key = {.hash = wanted->hash,
-					.gate = request_now.asked[name].gate,
+	int len = request_make_key(name, text);
+	LeaseKey key = {.hash = name->hash,
+					.gate = request_now.asked[index].gate,
 					.text = text,
-					.prefix_len = len - wanted->utf8_len,
+					.prefix_len = len - name->utf8_len,
 					.len = len};
 	LeaseTerms terms = request->terms;
 	int64 began_us = 0;
 	LeaseOpened opened;
 
-	terms.awaited = request_now.asked[name].awaited;
-	terms.awaits_tokens = true;
+	terms.waited_for_grant = request_now.asked[index].waited_for_grant;
+	terms.waits_for_tokens = true;
 	for (;;)
 	{
 		int64 now_us;
 
-		opened = lease_open(&key, &terms, &request_now.asked[name].lease);
+		opened = lease_open(&key, &terms, &request_now.asked[index].lease);
 		if (opened == LEASE_MORE_TOKENS)
 		{
 			/* for as long as the nodes may take to answer */
-			terms.awaits_tokens = redlock_clock_us() < deadline_us;
-			if (terms.awaits_tokens)
+			terms.waits_for_tokens = redlock_clock_us() < deadline_us;
+			if (terms.waits_for_tokens)
 				request_wait_at_most(deadline_us, 1);
 			continue;
 		}
@@ -74,14 +74,14 @@ request_open_lease(const LockRequest *request, int name, int64 deadline_us)
 		if (lease_broker_pid() == 0)
 			request_fail_no_broker(); /* without a broker no entry becomes free */
 		if (now_us - began_us > BROKER_SILENT_US)
-			request_fail_silent_broker(request, name);
+			request_fail_silent_broker(request, index);
 		if (now_us >= deadline_us)
 			break;
 		request_wait_at_most(deadline_us, 1);
 	}
 	if (opened == LEASE_NO_ENTRY || opened == LEASE_TABLE_FULL)
 		request_fail_table_full();
-	if (opened == LEASE_TOO_MANY_JOINED)
+	if (opened == LEASE_TOO_MANY_READERS)
 		ereport(ERROR, (errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
 						errmsg("the sessions of this server share too many redlocks"),
 						errdetail("Each reader of a lock takes a place in the server's lock table. "

@@ -27,7 +27,7 @@
 #include "utils/snapmgr.h"
 #include "utils/syscache.h"
 
-#include "session/list_hosts.h"
+#include "session/ask_hosts.h"
 #include "session/loss.h"
 #include "session/runs.h"
 #include "shared/guc.h"
@@ -249,7 +249,7 @@ end_left_runs(Oid schema)
 			continue;
 		}
 		if (!asked)
-			hosts = list_hosts_if_possible();
+			hosts = ask_hosts_if_possible();
 		asked = true;
 		if (hosts != NULL && !is_listed(hosts, id))
 			without_server[servers++] = session;

@@ -31,7 +31,7 @@ typedef struct Shared
 	slock_t mutex;
 	HostListAnswer answer; /* under the mutex */
 	SeqLock version;
-	HostDispute dispute; /* written by the broker, under version */
+	HostConflict conflict; /* written by the broker, under version */
 } Shared;
 
 static Shared *shared = NULL;
@@ -136,14 +136,14 @@ host_list_copy(const HostListAnswer *answer)
 }
 
 bool
-host_list_in_dispute(void)
+host_list_in_conflict(void)
 {
-	return shared->dispute.name[0] != '\0';
+	return shared->conflict.name[0] != '\0';
 }
 
 /* Reports no conflict if the writer is stopped in the middle of a change. */
 void
-host_list_dispute(HostDispute *dispute)
+host_list_conflict(HostConflict *conflict)
 {
 	int tries = 0;
 
@@ -151,11 +151,11 @@ host_list_dispute(HostDispute *dispute)
 	{
 		uint32 version = seqlock_begin_read(&shared->version);
 
-		*dispute = shared->dispute;
+		*conflict = shared->conflict;
 		if (seqlock_end_read(&shared->version, version))
 			return;
 	} while (seqlock_try_again(&tries));
-	dispute->name[0] = '\0';
+	conflict->name[0] = '\0';
 }
 
 uint64
@@ -180,12 +180,12 @@ host_list_answer(const HostListAnswer *answer)
 }
 
 void
-host_list_set_dispute(const HostDispute *dispute)
+host_list_set_conflict(const HostConflict *conflict)
 {
-	static const HostDispute none = {0};
+	static const HostConflict none = {0};
 
 	seqlock_begin_write(&shared->version);
-	shared->dispute = dispute != NULL ? *dispute : none;
+	shared->conflict = conflict != NULL ? *conflict : none;
 	seqlock_end_write(&shared->version);
 }
 

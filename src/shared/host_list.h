@@ -60,14 +60,14 @@ typedef struct HostList
 } HostList;
 
 /* The configuration conflict of this host. */
-typedef struct HostDispute
+typedef struct HostConflict
 {
 	char name[HOSTS_NAME_MAX + 1]; /* of the other host; empty: no conflict */
 	uint64 host;
 	bool left; /* the named host has left the nodes of this host for another list */
 	char detail[4096];
 	char hint[512];
-} HostDispute;
+} HostConflict;
 
 /* The postmaster adds up the sizes; the caller of set_up holds AddinShmemInitLock. */
 extern Size host_list_size(void);
@@ -87,14 +87,14 @@ extern void host_list_end_wait(void);
 extern HostList *host_list_copy(const HostListAnswer *answer); /* palloc'd; NULL: too late */
 
 /* Is this host in a configuration conflict? */
-extern bool host_list_in_dispute(void);
-extern void host_list_dispute(HostDispute *dispute);
+extern bool host_list_in_conflict(void);
+extern void host_list_conflict(HostConflict *conflict);
 
 /* the broker */
 extern uint64 host_list_asked(void);
 extern void host_list_step(void);
 extern void host_list_answer(const HostListAnswer *answer);
-extern void host_list_set_dispute(const HostDispute *dispute); /* NULL: none */
+extern void host_list_set_conflict(const HostConflict *conflict); /* NULL: none */
 
 /*
  * Writes sentences about the difference into `detail`, and sentences about the remedy into `hint`.

@@ -148,7 +148,7 @@ lease_open(const LeaseKey *key, const LeaseTerms *terms, Lease **result)
 			return opened;
 		opened = try_open(key, terms, result);
 		/* another reader was faster; a wait here would miss the wake-up */
-	} while (opened == LEASE_AWAITED || (opened == LEASE_TABLE_FULL && make_room()));
+	} while (opened == LEASE_READER_ASKS || (opened == LEASE_TABLE_FULL && make_room()));
 	return opened;
 }
 
@@ -177,9 +177,9 @@ try_open(const LeaseKey *key, const LeaseTerms *terms, Lease **result)
 		opened = entry_open(&entry, &request, now_us);
 		if (opened == LEASE_DETACHED)
 		{
-			idle->is_awaited = idle->is_awaited || !terms->once;
+			idle->waiters_in_gate = idle->waiters_in_gate || !terms->once;
 			/* lease_gate may have been asked for another name since: a call for several locks */
-			lease_await(key->hash);
+			lease_note_waiter_in_gate(key->hash);
 		}
 		else if (opened == LEASE_HANDED_OVER)
 		{
@@ -215,7 +215,7 @@ try_open(const LeaseKey *key, const LeaseTerms *terms, Lease **result)
 }
 
 Lease *
-lease_take_left(const LeaseKey *key, const LeaseTerms *terms)
+lease_take_hand_over(const LeaseKey *key, const LeaseTerms *terms)
 {
 	Lease *lease;
 
@@ -254,11 +254,11 @@ lease_entry(Lease *lease)
 
 	entry.answered = pg_atomic_read_u32(&lease->silent_nodes) == 0;
 	entry.shared = lease->shared;
-	entry.wanted = lease->wanted;
-	entry.may_stay = lease->may_stay;
+	entry.other_host_waits = lease->other_host_waits;
+	entry.may_idle = lease->may_idle;
 	entry.is_queue = lease->is_queue;
 	entry.returns = lease->returns;
-	entry.readers = (int) pg_atomic_read_u32(&lease->joined);
+	entry.readers = (int) pg_atomic_read_u32(&lease->readers);
 	entry.permits = lease->permits;
 	entry.handovers = lease->handovers;
 	entry.turn_handovers = lease->drive.turn_handovers;
@@ -269,7 +269,7 @@ lease_entry(Lease *lease)
 	entry.granted_until_us = (int64) pg_atomic_read_u64(&lease->granted_until_us);
 	entry.hold_until_us = (int64) pg_atomic_read_u64(&lease->hold_until_us);
 	entry.idle_until_us = (int64) pg_atomic_read_u64(&lease->idle_until_us);
-	entry.want_until_us = (int64) pg_atomic_read_u64(&lease->want_until_us);
+	entry.writer_until_us = (int64) pg_atomic_read_u64(&lease->writer_until_us);
 	entry.first_token = lease->drive.first_token;
 	entry.last_token = (int64) pg_atomic_read_u64(&lease->last_token);
 	entry.more_tokens_us = (int64) pg_atomic_read_u64(&lease->more_tokens_us);
@@ -286,8 +286,8 @@ lease_request(const Lease *lease, const LeaseKey *key, const LeaseTerms *terms)
 		.same_lock = lease_is_named(lease, key->text, key->len),
 		.shared = terms->shared,
 		.once = terms->once,
-		.awaited = terms->awaited,
-		.awaits_tokens = terms->awaits_tokens,
+		.waited_for_grant = terms->waited_for_grant,
+		.waits_for_tokens = terms->waits_for_tokens,
 		.permits = terms->permits,
 		.ttl_us = terms->ttl_ms * INT64CONST(1000),
 		.hold_at_least_us = terms->hold_at_least_ms * INT64CONST(1000),
@@ -321,7 +321,7 @@ static void
 go_on(Lease *from, Lease *to)
 {
 	from->goes_on = true;
-	to->wanted = from->wanted;
+	to->other_host_waits = from->other_host_waits;
 	to->drive.turn_began_us = from->drive.turn_began_us;
 	to->drive.long_turn_us = from->drive.long_turn_us;
 	to->drive.turn_handovers = from->drive.turn_handovers + from->handovers + 1;
@@ -350,7 +350,7 @@ make_room(void)
 	{
 		uint32 entry = pg_atomic_fetch_add_u32(&lease_table->hand, 1);
 
-		if (lease_give_up_stay(lease_at((int) (entry % (uint32) lease_table->entries))))
+		if (lease_release_idle(lease_at((int) (entry % (uint32) lease_table->entries))))
 			return true;
 	}
 	return false;
@@ -363,14 +363,14 @@ lease_expect_tokens(Lease *lease, int64 until_us)
 }
 
 bool
-lease_wants_tokens(Lease *lease, int64 now_us)
+lease_needs_tokens(Lease *lease, int64 now_us)
 {
 	Entry entry;
 
 	if (lease->keep_idle_ms <= 0)
 		return false;
 	entry = lease_entry(lease);
-	return entry_wants_tokens(&entry, lease_owner_of(lease), now_us);
+	return entry_needs_tokens(&entry, lease_owner_of(lease), now_us);
 }
 
 void
@@ -393,8 +393,8 @@ lease_ask(Lease *lease)
  * Else, if sessions wait at the gate (`waiting` counts them), the lease is handed over, while the
  * turn of this host lasts.  If `waiting` is NULL, the lease becomes neither idle nor handed over.
  *
- * The gate is looked at under the table lock, which lease_release_idle takes, too.  So a waiter
- * that leaves the gate later finds the lease in hand-over.
+ * The gate is looked at under the table lock, which lease_release_hand_over takes, too.  So a
+ * waiter that leaves the gate later finds the lease in hand-over.
  */
 void
 lease_release(Lease *lease, int (*waiting)(uint64 gate))
@@ -416,8 +416,8 @@ lease_release(Lease *lease, int (*waiting)(uint64 gate))
 	Assert(lease->owner_pid == MyProcPid);
 
 	LWLockAcquire(lease_lock_of(lease->hash), LW_EXCLUSIVE);
-	release.stays_end = lease_table->stays_end;
-	passed = passed && !release.stays_end;
+	release.stopping = lease_table->stopping;
+	passed = passed && !release.stopping;
 	release.pass_us = passed ? PERMITS_PASS_US : 0;
 	/*
 	 * read the clock under the lock: either the broker sees that the hold is over, or we do
@@ -427,7 +427,7 @@ lease_release(Lease *lease, int (*waiting)(uint64 gate))
 	/* as late as possible, to see a loss */
 	entry = lease_entry(lease);
 	entry.returns = false;
-	if (idle && !entry_stay(&entry, &release, now_us))
+	if (idle && !entry_keep_idle(&entry, &release, now_us))
 	{
 		release.waiting = waiting(lease->gate);
 		idle = entry_hand_over(&entry, &release, now_us);
@@ -447,7 +447,7 @@ lease_release(Lease *lease, int (*waiting)(uint64 gate))
 				  entry.idle_until_us < (int64) pg_atomic_read_u64(&lease->looks_at_us)))
 		lease_push(lease);
 	if (idle && passed && !tell_of_permit(queue, permits, permit))
-		(void) lease_give_up_stay(lease);
+		(void) lease_release_idle(lease);
 }
 
 /* Returns the hash of the queue of this permit; 0: not a permit. */
@@ -489,7 +489,7 @@ tell_of_permit(uint64 queue, int permits, int permit)
  * may come for it.  Never fails.
  */
 void
-lease_release_idle(uint64 hash)
+lease_release_hand_over(uint64 hash)
 {
 	Lease *lease;
 	bool idle;
@@ -516,7 +516,7 @@ lease_may_end(Lease *lease, EntryEnd why, int64 now_us)
 }
 
 bool
-lease_stays(Lease *lease)
+lease_is_idle(Lease *lease)
 {
 	return lease_wish(lease) == WISH_IDLE;
 }
@@ -595,8 +595,8 @@ lease_owner_of(const Lease *lease)
 	int pid = *(const volatile int *) &lease->owner_pid;
 
 	if (lease->shared)
-		return pg_atomic_read_u32(&((Lease *) lease)->joined) > 0 ? WISH_OWNER_LIVES
-																  : WISH_OWNER_GONE;
+		return pg_atomic_read_u32(&((Lease *) lease)->readers) > 0 ? WISH_OWNER_LIVES
+																   : WISH_OWNER_GONE;
 	if (pid == 0)
 		return WISH_OWNER_NONE;
 	return GetPGProcByNumber(lease->owner_procno)->pid == pid ? WISH_OWNER_LIVES : WISH_OWNER_GONE;

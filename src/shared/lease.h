@@ -24,7 +24,7 @@
  *
  *	 atomics (a)		   one writer each.  The owner writes `wish`, `company` and
  *						   `idle_until_us`; the broker writes the rest.  Exceptions:
- *						   each reader counts itself in `joined`; a session that
+ *						   each reader counts itself in `readers`; a session that
  *						   releases a permit writes `permits_told` and `free_permit`
  *						   of the queue; under the table lock any process may write
  *						   `wish` of a detached lease, and `hold_until_us` after the
@@ -43,7 +43,7 @@
  * gate.  The releasing session may keep the lease at the nodes for the waiter: it writes
  * WISH_HAND_OVER, and the entry keeps its name without an owner.  The next session through the gate
  * takes the lease over under the table lock, without the broker and without the network.  A waiter
- * that cancels at the gate calls lease_release_idle, which releases a lease in hand-over.
+ * that cancels at the gate calls lease_release_hand_over, which releases a lease in hand-over.
  *
  * Limit: each holder has its own limit (hold_until_us), or none; a lease without a holder has no
  * limit.  The broker reads the limit whenever it looks at the lease.  A session wakes the broker
@@ -52,15 +52,15 @@
  * Idle lease: by keep_idle a session may keep the lease without a waiter (WISH_IDLE), until
  * idle_until_us.  The broker renews an idle lease until then, and releases it after.  The session
  * wakes the broker only if idle_until_us comes before the broker would look (looks_at_us).  An idle
- * lease ends early by lease_want, and when a session needs its entry.  A permit is idle for
- * PERMITS_PASS_US if the owner of the permit's queue is a session of this server.
+ * lease ends early by lease_note_waiting_host, and when a session needs its entry.  A permit is
+ * idle for PERMITS_PASS_US if the owner of the permit's queue is a session of this server.
  *
  * Detached lease: after the grant a session may give the lease to its role (WISH_DETACHED), and
  * leave the gate.  No process owns a detached lease.  The entry keeps its name until a session
  * releases the lease (lease_release_detached), or the broker ends it: at hold_until_us, after a
  * loss, or when the server stops.  A session that passes the gate finds the name taken, stays in
- * the gate, and is woken by its latch (is_awaited).  The entry of a detached lease may be reused at
- * any time, so DetachedLease names the lease by entry and generation.
+ * the gate, and is woken by its latch (waiters_in_gate).  The entry of a detached lease may be
+ * reused at any time, so DetachedLease names the lease by entry and generation.
  *
  * The life of an entry: a backend takes an entry (lease_open), asks the broker for the lease
  * (lease_ask), and releases the lease (lease_release).  The release removes the name from the
@@ -68,7 +68,7 @@
  * has to be told anything more.
  *
  * Shared lease: many sessions hold one lease.  The first reader asks the broker; later readers join
- * after the grant (`joined`).  Readers enter the gate in share mode, so many are in the gate at a
+ * after the grant (`readers`).  Readers enter the gate in share mode, so many are in the gate at a
  * time.  The last reader releases the lease, or keeps it idle.  A shared lease is never handed over
  * at the gate, since a reader need not wait there.
  *
@@ -137,13 +137,13 @@ typedef struct Lease
 	int owner_procno;
 	Oid owner_role;
 	Oid owner_database;
-	int keep_idle_ms; /* how long the lease may be idle after its owner; 0: not at all */
-	bool wanted;      /* another host waits: the lease must not become idle */
-	bool may_stay;    /* the request told the nodes that the lease may become idle */
-	bool shared;      /* by readers; the owner is the reader that asked the broker */
-	bool is_awaited;  /* (t) detached or shared: sessions wait in the gate for the end */
-	bool is_queue;    /* the lock is a queue for permits; its holder waits for a permit */
-	uint16 permits;   /* a permit, or a queue: of a lock with this many permits; else 0 */
+	int keep_idle_ms;      /* how long the lease may be idle after its owner; 0: not at all */
+	bool other_host_waits; /* another host waits: the lease must not become idle */
+	bool may_idle;         /* the request told the nodes that the lease may become idle */
+	bool shared;           /* by readers; the owner is the reader that asked the broker */
+	bool waiters_in_gate;  /* (t) detached or shared: sessions wait in the gate for the end */
+	bool is_queue;         /* the lock is a queue for permits; its holder waits for a permit */
+	uint16 permits;        /* a permit, or a queue: of a lock with this many permits; else 0 */
 
 	int next_named; /* (t) next entry number in the bucket, or -1 */
 	int next_free;  /* (f) entry number, or -1 */
@@ -187,9 +187,9 @@ typedef struct Lease
 										* the permit in the last message to its holder; or 0 */
 	pg_atomic_uint32 company;          /* LeaseCompany; the broker only changes LEASE_AMONG to
 										* LEASE_AMONG_REFUSED */
-	pg_atomic_uint32 joined;           /* count of readers.  Each reader counts itself under the
+	pg_atomic_uint32 readers;          /* count of readers.  Each reader counts itself under the
 										* table lock: exclusive from or to 0, else shared */
-	pg_atomic_uint64 want_until_us;    /* shared: a writer waits at least until then; the lease
+	pg_atomic_uint64 writer_until_us;  /* shared: a writer waits at least until then; the lease
 										* must not become idle, and no session may join */
 
 	/* (m) */
@@ -259,7 +259,7 @@ typedef struct LeaseTable
 	LWLockPadded *locks; /* LEASE_PARTITIONS, and the detaching lock */
 	int *bucket;         /* (t) first entry number of each bucket, or -1 */
 	int buckets;         /* a power of two, LEASE_PARTITIONS or more */
-	bool stays_end;      /* (t) the server stops: no lease may become idle or detached */
+	bool stopping;       /* (t) the server stops: no lease may become idle or detached */
 	int entries;
 	int max_locks;          /* redlock.max_locks, or less if the lock manager lacks room */
 	pg_atomic_uint32 used;  /* entries in use */
@@ -276,7 +276,7 @@ typedef struct LeaseTable
 	int broker_pid;      /* (q) 0: no broker runs */
 	LeaseCounts counts[COUNT_STRIPES];
 	pg_atomic_uint32 losses[LOSSES]; /* count of lost leases; index: hash modulo LOSSES */
-	pg_atomic_uint32 more_joined;    /* joins beyond each session's own share (own_joins) */
+	pg_atomic_uint32 more_joins;     /* joins beyond each session's own share (own_joins) */
 	pg_atomic_uint32 gates_ahead;    /* see lease_reserve_gates */
 	Settling settling;               /* (b) */
 	Standing standing;               /* (b) */
@@ -290,12 +290,12 @@ typedef struct LeaseTable
 										  * redlock_clock_us() time */
 	int cycle_entry[CYCLES];             /* written by the broker; -1: text not in use */
 	char cycle[CYCLES][CYCLE_SIZE];
-	pg_atomic_uint64 *sharers;   /* lease_sharers_words() for each entry: a bit for each
-								  * procno; (t) */
-	pg_atomic_uint64 *awaited;   /* by procno: hash of the name whose gate the process asked
-								  * for last; the complement once the gate has changed */
-	pg_atomic_uint64 *parked;    /* by procno: see lease_park */
-	pg_atomic_uint64 *parked_us; /* ... the start; redlock_clock_us() time */
+	pg_atomic_uint64 *reader_bits; /* lease_reader_words() for each entry: a bit for each
+									* procno; (t) */
+	pg_atomic_uint64 *asked_gate;  /* by procno: hash of the name whose gate the process asked
+									* for last; the complement once the gate has changed */
+	pg_atomic_uint64 *parked;      /* by procno: see lease_park */
+	pg_atomic_uint64 *parked_us;   /* ... the start; redlock_clock_us() time */
 	Lease lease[FLEXIBLE_ARRAY_MEMBER];
 } LeaseTable;
 
@@ -321,10 +321,10 @@ typedef struct LeaseTerms
 	int permits; /* a permit, or a queue: of a lock with this many permits; else 0 */
 	bool is_queue;
 	bool shared;
-	bool awaited;       /* was waiting at the grant (LEASE_AWAITED), so may join */
-	bool awaits_tokens; /* has time for LEASE_MORE_TOKENS; else asks the nodes */
-	bool once;          /* a try */
-	bool patient;       /* asks again without a quorum, until the owner cancels */
+	bool waited_for_grant; /* was waiting at the grant (LEASE_READER_ASKS), so may join */
+	bool waits_for_tokens; /* has time for LEASE_MORE_TOKENS; else asks the nodes */
+	bool once;             /* a try */
+	bool patient;          /* asks again without a quorum, until the owner cancels */
 } LeaseTerms;
 
 /*
@@ -365,10 +365,10 @@ extern LeaseOpened lease_open(const LeaseKey *key, const LeaseTerms *terms, Leas
  * Take over a lease in hand-over.  The caller is in the gate.  Returns NULL if there is none, or
  * none with these terms.
  */
-extern Lease *lease_take_left(const LeaseKey *key, const LeaseTerms *terms);
+extern Lease *lease_take_hand_over(const LeaseKey *key, const LeaseTerms *terms);
 extern void lease_ask(Lease *lease);
 extern void lease_release(Lease *lease, int (*waiting)(uint64 gate));
-extern void lease_release_idle(uint64 hash);
+extern void lease_release_hand_over(uint64 hash);
 
 /*
  * Detached leases
@@ -407,19 +407,19 @@ extern void lease_go_on(Lease *lease, int64 hold_at_most_us);
  * Looks
  */
 
-extern bool lease_is_taken(uint64 hash); /* a session of this server has or awaits the lease */
-extern bool lease_is_idle(uint64 hash);  /* idle, or in hand-over */
-extern int lease_permits(uint64 hash);   /* number of permits in its terms; -1: not taken */
-extern bool lease_stays(Lease *lease);   /* WISH_IDLE; `lease` may be a copy */
+extern bool lease_is_taken(uint64 hash);     /* a session of this server has or waits for it */
+extern bool lease_lacks_holder(uint64 hash); /* idle, or in hand-over */
+extern int lease_permits(uint64 hash);       /* number of permits in its terms; -1: not taken */
+extern bool lease_is_idle(Lease *lease);     /* WISH_IDLE; `lease` may be a copy */
 
 /* Ends all idle leases; returns their number. */
-extern int64 lease_give_up_stays(void);
+extern int64 lease_release_all_idle(void);
 
 /*
  * Ends this lease if idle; returns whether it was.  If the entry has another lease by now, then the
  * other lease ends, if idle: harmless.
  */
-extern bool lease_give_up_stay(Lease *lease);
+extern bool lease_release_idle(Lease *lease);
 extern Lease *lease_find(uint64 hash);    /* the named lease, even if lost; or NULL */
 extern Lease *lease_at_gate(uint64 gate); /* a lease that is held or asked for; or NULL */
 extern LeaseState lease_state(Lease *lease);
@@ -466,7 +466,7 @@ extern void lease_wake_broker(void);
  * The broker
  */
 
-extern void lease_tell_holder(Lease *lease, const char *held_by, bool by_host,
+extern void lease_set_held_by(Lease *lease, const char *held_by, bool by_host,
 							  TimestampTz kept_until);
 
 /* Tells the holder of a permit queue that this permit is probably free; 0: some permit. */
@@ -486,15 +486,15 @@ extern bool lease_is_queued(const Lease *lease);
 
 /* These three end the lease for the given reason; they return false if the reason does not hold. */
 extern bool lease_release_orphan(Lease *lease);                /* the owner has gone */
-extern bool lease_end_stay(Lease *lease, int64 now_us);        /* idle for long enough */
+extern bool lease_end_idle(Lease *lease, int64 now_us);        /* idle for long enough */
 extern bool lease_end_hold(Lease *lease, int64 now_us);        /* lease_hold_is_over */
 extern bool lease_hold_is_over(Lease *lease, int64 now_us);    /* detached for long enough */
 extern int64 lease_hold_until_us(Lease *lease, int64 now_us);  /* 0: no limit */
 extern bool lease_give_up_detached(Lease *lease);              /* ends a detached lease */
-extern void lease_end_all_stays(void);                         /* and all detached leases */
-extern void lease_want(Lease *lease);                          /* another host waits */
+extern void lease_end_unowned(void);                           /* and all detached leases */
+extern void lease_note_waiting_host(Lease *lease);             /* another host waits */
 extern void lease_recall(Lease *lease);                        /* another host waits, or tried */
-extern bool lease_wants_tokens(Lease *lease, int64 now_us);    /* few tokens are left */
+extern bool lease_needs_tokens(Lease *lease, int64 now_us);    /* few tokens are left */
 extern void lease_expect_tokens(Lease *lease, int64 until_us); /* 0: no more tokens come */
 extern int64 lease_look_at_us(Lease *lease, int64 wake_at_us); /* next look at a held lease */
 extern void lease_free(Lease *lease);
@@ -502,7 +502,7 @@ extern void lease_set_state(Lease *lease, LeaseState state); /* wakes the owner 
 extern bool lease_owner_lives(const Lease *lease);
 
 /* Is this process a reader of the lease? */
-extern bool lease_is_shared_by(const Lease *lease, int procno);
+extern bool lease_has_reader(const Lease *lease, int procno);
 
 /*
  * Announces that this session waits in the gate of this name for readers of this server, and

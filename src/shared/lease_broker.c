@@ -87,7 +87,7 @@ lease_broker_attach(Latch *latch)
 	lease_table->queue_number++;
 	lease_table->broker_latch = latch;
 	lease_table->broker_pid = MyProcPid;
-	lease_table->stays_end = false;
+	lease_table->stopping = false;
 	SpinLockRelease(&lease_table->queue_mutex);
 }
 
@@ -143,15 +143,15 @@ lease_set_state(Lease *lease, LeaseState state)
 	if (state == LEASE_LOST)
 		pg_atomic_fetch_add_u32(&lease_table->losses[lease->hash % LOSSES], 1);
 	if (state == LEASE_HELD && lease->shared &&
-		!rules_want_is_later((int64) pg_atomic_read_u64(&lease->want_until_us),
-							 lease->drive.core.round_began_us))
-		pg_atomic_write_u64(&lease->want_until_us, 0);
+		!rules_writer_asked_later((int64) pg_atomic_read_u64(&lease->writer_until_us),
+								  lease->drive.core.round_began_us))
+		pg_atomic_write_u64(&lease->writer_until_us, 0);
 	pg_write_barrier(); /* first the values that explain the state */
 	pg_atomic_write_u32(&lease->state, state);
 	if (lease_owner_lives(lease))
 		SetLatch(&GetPGProcByNumber(lease->owner_procno)->procLatch);
 	if (lease->shared)
-		lease_wake_awaiting(lease->hash);
+		lease_wake_in_gate(lease->hash);
 	if (state == LEASE_LOST)
 		tell_loss(lease);
 }
@@ -169,16 +169,17 @@ tell_loss(Lease *lease)
 	LWLockAcquire(lease_lock_of(lease->hash), lease->shared ? LW_EXCLUSIVE : LW_SHARED);
 	for (int i = 0; i < MaxBackends; i++)
 	{
-		uint64 awaited = pg_atomic_read_u64(&lease_table->awaited[i]);
+		uint64 asked = pg_atomic_read_u64(&lease_table->asked_gate[i]);
 
 		/* the process may just have asked for another gate */
-		if (awaited == lease->hash)
-			(void) pg_atomic_compare_exchange_u64(&lease_table->awaited[i], &awaited, ~lease->hash);
+		if (asked == lease->hash)
+			(void) pg_atomic_compare_exchange_u64(&lease_table->asked_gate[i], &asked,
+												  ~lease->hash);
 	}
 	if (lease->shared)
 	{
 		for (int i = 0; i < MaxBackends; i++)
-			if (lease_is_shared_by(lease, i) && GetPGProcByNumber(i)->pid != 0)
+			if (lease_has_reader(lease, i) && GetPGProcByNumber(i)->pid != 0)
 				alarm_ring(GetPGProcByNumber(i)->pid);
 	}
 	else if (pg_atomic_read_u32(&lease->wish) == WISH_HOLD && lease_owner_lives(lease))
@@ -187,7 +188,7 @@ tell_loss(Lease *lease)
 }
 
 void
-lease_tell_holder(Lease *lease, const char *held_by, bool by_host, TimestampTz kept_until)
+lease_set_held_by(Lease *lease, const char *held_by, bool by_host, TimestampTz kept_until)
 {
 	seqlock_begin_write(&lease->holder_version);
 	text_to_utf8(lease_held_by(lease), lease_text_size(lease), held_by, strlen(held_by));

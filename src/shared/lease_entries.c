@@ -87,19 +87,19 @@ fill(Lease *lease, const LeaseKey *key, const LeaseTerms *terms)
 	lease->hold_at_least_ms = terms->hold_at_least_ms;
 	lease->hold_at_most_ms = terms->hold_at_most_ms;
 	lease->keep_idle_ms = terms->keep_idle_ms;
-	lease->may_stay = terms->keep_idle_ms > 0;
+	lease->may_idle = terms->keep_idle_ms > 0;
 	lease->permits = terms->permits;
 	lease->is_queue = terms->is_queue;
 	lease->shared = terms->shared;
-	Assert(pg_atomic_read_u32(&lease->joined) == 0);
+	Assert(pg_atomic_read_u32(&lease->readers) == 0);
 	if (terms->shared)
 		lease_join_first(lease);
-	pg_atomic_write_u64(&lease->want_until_us, 0);
-	lease->wanted = false;
+	pg_atomic_write_u64(&lease->writer_until_us, 0);
+	lease->other_host_waits = false;
 	lease->handovers = lease->drive.turn_handovers = 0;
 	lease->goes_on = false;
 	lease->returns = false;
-	lease->is_awaited = false;
+	lease->waiters_in_gate = false;
 	lease_set_owner(lease, key->gate, terms);
 	pg_atomic_write_u32(&lease->wish, WISH_NONE);
 	pg_atomic_write_u32(&lease->state, LEASE_WAITING);

@@ -31,7 +31,7 @@ lease_gate(uint64 hash)
 	Assert(REDLOCK_MY_PROCNO < MaxBackends);
 
 	/* we see a loss under way, or tell_loss sees us: the lock is a barrier */
-	pg_atomic_write_u64(&lease_table->awaited[REDLOCK_MY_PROCNO], hash);
+	pg_atomic_write_u64(&lease_table->asked_gate[REDLOCK_MY_PROCNO], hash);
 	LWLockAcquire(lease_lock_of(hash), LW_SHARED);
 	lease = lease_named(hash);
 	gate = lease != NULL ? lease->gate
@@ -48,7 +48,7 @@ lease_gate(uint64 hash)
 uint64
 lease_present_gate(uint64 hash)
 {
-	pg_atomic_uint64 *mine = &lease_table->awaited[REDLOCK_MY_PROCNO];
+	pg_atomic_uint64 *mine = &lease_table->asked_gate[REDLOCK_MY_PROCNO];
 
 	if (pg_atomic_read_u64(mine) != hash)
 	{
@@ -101,13 +101,13 @@ is_at_gate(Lease *lease, uint64 gate)
 bool
 lease_gate_changed(uint64 hash)
 {
-	return pg_atomic_read_u64(&lease_table->awaited[REDLOCK_MY_PROCNO]) != hash;
+	return pg_atomic_read_u64(&lease_table->asked_gate[REDLOCK_MY_PROCNO]) != hash;
 }
 
 void
 lease_leave_gates(void)
 {
-	pg_atomic_write_u64(&lease_table->awaited[REDLOCK_MY_PROCNO], 0);
+	pg_atomic_write_u64(&lease_table->asked_gate[REDLOCK_MY_PROCNO], 0);
 	lease_park(0);
 }
 

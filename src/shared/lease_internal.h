@@ -32,10 +32,10 @@ extern WishOwner lease_owner_of(const Lease *lease);
 
 /* lease_shared.c */
 extern LeaseOpened lease_try_join(const LeaseKey *key, const LeaseTerms *terms, Lease **result);
-extern void lease_await(uint64 hash);
+extern void lease_note_waiter_in_gate(uint64 hash);
 extern void lease_join_first(Lease *lease);
-extern void lease_leave(Lease *lease, bool may_stay);
-extern void lease_wake_awaiting(uint64 hash);
+extern void lease_leave(Lease *lease, bool may_idle);
+extern void lease_wake_in_gate(uint64 hash);
 
 /* lease_broker.c */
 extern void lease_push(Lease *lease); /* puts the lease into the work queue; wakes the broker */
@@ -51,7 +51,7 @@ lease_half_of_lock_table(void)
 }
 
 static inline int
-lease_sharers_words(void)
+lease_reader_words(void)
 {
 	return (MaxBackends + 63) / 64;
 }

@@ -60,7 +60,7 @@ lease_memory_set_up(void)
 static void
 init_table(void)
 {
-	Size sharers;
+	Size reader_words;
 
 	memset(lease_table, 0, table_size());
 	lease_table->locks = GetNamedLWLockTranche("redlock_pg");
@@ -84,24 +84,24 @@ init_table(void)
 		lease_table->cycle_entry[i] = -1;
 	for (int i = 0; i < LOSSES; i++)
 		pg_atomic_init_u32(&lease_table->losses[i], 0);
-	pg_atomic_init_u32(&lease_table->more_joined, 0);
+	pg_atomic_init_u32(&lease_table->more_joins, 0);
 	pg_atomic_init_u32(&lease_table->gates_ahead, 0);
 	lease_table->local_names = DSM_HANDLE_INVALID;
 	pg_atomic_init_u32(&lease_table->unsettled, LEASE_UNSETTLED_UNKNOWN);
 	pg_atomic_init_u64(&lease_table->unsettled_until_us, 0);
 
-	lease_table->awaited = (pg_atomic_uint64 *) &lease_table->lease[lease_table->entries];
-	lease_table->parked = &lease_table->awaited[MaxBackends];
+	lease_table->asked_gate = (pg_atomic_uint64 *) &lease_table->lease[lease_table->entries];
+	lease_table->parked = &lease_table->asked_gate[MaxBackends];
 	lease_table->parked_us = &lease_table->parked[MaxBackends];
 	for (int i = 0; i < 3 * MaxBackends; i++)
-		pg_atomic_init_u64(&lease_table->awaited[i], 0);
-	lease_table->sharers = &lease_table->parked_us[MaxBackends];
-	sharers = (Size) lease_table->entries * lease_sharers_words();
-	for (Size i = 0; i < sharers; i++)
-		pg_atomic_init_u64(&lease_table->sharers[i], 0);
+		pg_atomic_init_u64(&lease_table->asked_gate[i], 0);
+	lease_table->reader_bits = &lease_table->parked_us[MaxBackends];
+	reader_words = (Size) lease_table->entries * lease_reader_words();
+	for (Size i = 0; i < reader_words; i++)
+		pg_atomic_init_u64(&lease_table->reader_bits[i], 0);
 
 	lease_table->buckets = buckets_wanted();
-	lease_table->bucket = (int *) &lease_table->sharers[sharers];
+	lease_table->bucket = (int *) &lease_table->reader_bits[reader_words];
 	for (int i = 0; i < lease_table->buckets; i++)
 		lease_table->bucket[i] = -1;
 
@@ -135,8 +135,8 @@ init_entry(Lease *lease)
 	pg_atomic_init_u32(&lease->permits_told, 0);
 	pg_atomic_init_u32(&lease->free_permit, 0);
 	pg_atomic_init_u32(&lease->company, LEASE_ALONE);
-	pg_atomic_init_u32(&lease->joined, 0);
-	pg_atomic_init_u64(&lease->want_until_us, 0);
+	pg_atomic_init_u32(&lease->readers, 0);
+	pg_atomic_init_u64(&lease->writer_until_us, 0);
 }
 
 static int
@@ -169,10 +169,10 @@ table_size(void)
 {
 	Size leases = mul_size(ENTRIES(redlock_max_locks), sizeof(Lease));
 	Size backends = mul_size(3 * MaxBackends, sizeof(pg_atomic_uint64)); /* three words each */
-	Size sharers = mul_size(mul_size(ENTRIES(redlock_max_locks), lease_sharers_words()),
-							sizeof(pg_atomic_uint64));
+	Size reader_words = mul_size(mul_size(ENTRIES(redlock_max_locks), lease_reader_words()),
+								 sizeof(pg_atomic_uint64));
 	Size buckets = mul_size(buckets_wanted(), sizeof(int));
 
 	return add_size(offsetof(LeaseTable, lease),
-					add_size(add_size(leases, sharers), add_size(backends, buckets)));
+					add_size(add_size(leases, reader_words), add_size(backends, buckets)));
 }

@@ -39,13 +39,13 @@ end(Lease *lease, EntryEnd why, int64 now_us)
 }
 
 bool
-lease_end_stay(Lease *lease, int64 now_us)
+lease_end_idle(Lease *lease, int64 now_us)
 {
-	return end(lease, ENTRY_STAY_IS_OVER, now_us);
+	return end(lease, ENTRY_IDLE_IS_OVER, now_us);
 }
 
 bool
-lease_give_up_stay(Lease *lease)
+lease_release_idle(Lease *lease)
 {
 	bool ended = end(lease, ENTRY_RECALLED, 0);
 
@@ -55,29 +55,29 @@ lease_give_up_stay(Lease *lease)
 }
 
 int64
-lease_give_up_stays(void)
+lease_release_all_idle(void)
 {
 	int64 count = 0;
 
 	for (int i = 0; i < lease_table->entries; i++)
-		count += lease_give_up_stay(lease_at(i));
+		count += lease_release_idle(lease_at(i));
 	return count;
 }
 
 /*
  * Ends all idle and detached leases, at the server's stop.  A session that releases or detaches at
- * the same time either sees `stays_end`, or is done before our scan.
+ * the same time either sees `stopping`, or is done before our scan.
  */
 void
-lease_end_all_stays(void)
+lease_end_unowned(void)
 {
 	for (int i = 0; i < LEASE_PARTITIONS; i++)
 	{
 		LWLockAcquire(lease_lock_of((uint64) i), LW_EXCLUSIVE);
-		lease_table->stays_end = true;
+		lease_table->stopping = true;
 		LWLockRelease(lease_lock_of((uint64) i));
 	}
-	(void) lease_give_up_stays();
+	(void) lease_release_all_idle();
 	for (int i = 0; i < lease_table->entries; i++)
 		(void) lease_give_up_detached(lease_at(i));
 }
@@ -87,20 +87,20 @@ lease_end_all_stays(void)
  * not become idle later: its release is a hand-over or a release at the nodes, as the turn says.
  */
 void
-lease_want(Lease *lease)
+lease_note_waiting_host(Lease *lease)
 {
 	Entry entry = {.shared = lease->shared};
 
-	entry_want(&entry, redlock_clock_us());
+	entry_note_waiting_host(&entry, redlock_clock_us());
 	if (entry.shared)
-		pg_atomic_write_u64(&lease->want_until_us, entry.want_until_us);
+		pg_atomic_write_u64(&lease->writer_until_us, entry.writer_until_us);
 	else
 	{
 		/* each node repeats the message: no lock then */
-		if (lease->wanted)
+		if (lease->other_host_waits)
 			return;
 		LWLockAcquire(lease_lock_of(lease->hash), LW_EXCLUSIVE);
-		lease->wanted = entry.wanted;
+		lease->other_host_waits = entry.other_host_waits;
 		LWLockRelease(lease_lock_of(lease->hash));
 	}
 	lease_recall(lease);
@@ -109,7 +109,7 @@ lease_want(Lease *lease)
 void
 lease_recall(Lease *lease)
 {
-	if (lease_give_up_stay(lease))
+	if (lease_release_idle(lease))
 		lease_count(COUNT_RECALLED);
 }
 
@@ -191,7 +191,7 @@ lease_detach(Lease *lease, DetachedLease *detached)
 	seqlock_end_write(&lease->version);
 	/* either lease_give_up_detached sees the detached lease, or we see the loss */
 	entry = lease_entry(lease);
-	wish = entry_detach(&entry, lease_table->stays_end);
+	wish = entry_detach(&entry, lease_table->stopping);
 	if (wish == WISH_NOTHING)
 		end_detached(lease);
 	else
@@ -342,8 +342,8 @@ is_same(const DetachedLease *detached)
 static void
 end_detached(Lease *lease)
 {
-	lease->returns = lease->is_awaited;
+	lease->returns = lease->waiters_in_gate;
 	lease_free_name(lease);
-	if (lease->is_awaited)
-		lease_wake_awaiting(lease->hash);
+	if (lease->waiters_in_gate)
+		lease_wake_in_gate(lease->hash);
 }

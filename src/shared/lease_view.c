@@ -41,7 +41,7 @@ lease_is_taken(uint64 hash)
 }
 
 bool
-lease_is_idle(uint64 hash)
+lease_lacks_holder(uint64 hash)
 {
 	Lease *lease;
 	bool idle;

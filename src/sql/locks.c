@@ -168,7 +168,7 @@ Datum
 redlock_release_idle(PG_FUNCTION_ARGS)
 {
 	lease_require_preload();
-	PG_RETURN_INT64(lease_give_up_stays());
+	PG_RETURN_INT64(lease_release_all_idle());
 }
 
 /* redlock_check(resource) */

@@ -17,9 +17,9 @@
 #include "utils/tuplestore.h"
 
 #include "protocol/permits.h"
+#include "session/ask_hosts.h"
 #include "session/encoding.h"
 #include "session/gate.h"
-#include "session/list_hosts.h"
 #include "shared/clock.h"
 #include "shared/compat.h"
 #include "shared/guc.h"
@@ -97,7 +97,7 @@ lease_row(Tuplestorestate *rows, TupleDesc desc, const Lease *original, Lease *l
 {
 	Datum values[LOCK_COLUMNS] = {0};
 	bool nulls[LOCK_COLUMNS] = {0};
-	bool idle = lease_stays(lease);
+	bool idle = lease_is_idle(lease);
 	int64 until_us =
 		(int64) pg_atomic_read_u64(idle ? &lease->idle_until_us : &lease->hold_until_us);
 	bool held = idle || (lease_state(lease) == LEASE_HELD &&
@@ -148,7 +148,7 @@ reader_rows(Tuplestorestate *rows, TupleDesc desc, const Lease *lease, Datum *va
 
 	for (int i = 0; i < MaxBackends; i++)
 	{
-		int pid = lease_is_shared_by(lease, i) ? GetPGProcByNumber(i)->pid : 0;
+		int pid = lease_has_reader(lease, i) ? GetPGProcByNumber(i)->pid : 0;
 
 		if (pid == 0)
 			continue;
@@ -165,10 +165,10 @@ static TimestampTz
 idle_since(Lease *lease)
 {
 	int64 until_us = (int64) pg_atomic_read_u64(&lease->idle_until_us);
-	int64 stays_us =
+	int64 idle_us =
 		lease->keep_idle_ms > 0 ? lease->keep_idle_ms * INT64CONST(1000) : PERMITS_PASS_US;
 
-	return GetCurrentTimestamp() - (redlock_clock_us() - (until_us - stays_us));
+	return GetCurrentTimestamp() - (redlock_clock_us() - (until_us - idle_us));
 }
 
 static const char *
@@ -193,7 +193,7 @@ lease_state_name(Lease *lease)
 {
 	if (pg_atomic_read_u32(&lease->wish) == WISH_NOTHING)
 		return "releasing";
-	if (lease_stays(lease))
+	if (lease_is_idle(lease))
 		return "idle";
 	if (lease->is_queue)
 		return "waiting"; /* for any permit */
@@ -345,7 +345,7 @@ redlock_host_rows(PG_FUNCTION_ARGS)
 	REDLOCK_BEGIN_ROWS(fcinfo);
 	if (redlock_nodes()->count == 0)
 		return (Datum) 0;
-	list = list_hosts();
+	list = ask_hosts();
 	row_context = AllocSetContextCreate(context, "redlock row", ALLOCSET_DEFAULT_SIZES);
 	for (int i = 0; i < list->count; i++)
 	{

@@ -1161,7 +1161,7 @@ write_command(char *text, size_t size, const command *c)
 							 .attempt = c->attempt,
 							 .host = c->host + 1,
 							 .shared = c->shared,
-							 .may_stay = c->may_stay,
+							 .may_idle = c->may_stay,
 							 .permits = c->says_permits});
 	len = snprintf(text, size, "%s%c%s%c%s%c%" PRId64 "%c%" PRId64 "%c",
 				   lua_command_name[c->shared][c->op], 0, keys->key, 0, value, 0, number[0], 0,
@@ -1186,7 +1186,7 @@ write_value(char *text, size_t size, const node_data *of)
 	if (of->permits > 0)
 		snprintf(says, sizeof(says), "permits=%d ", of->permits);
 	snprintf(text, size, "%032x:%09u:%016x%s%s%s%sa holder", node_number(of->secret), of->attempt,
-			 (unsigned) of->host, of->shared ? LUA_SHARED : "", of->may_stay ? LUA_MAY_STAY : " ",
+			 (unsigned) of->host, of->shared ? LUA_SHARED : "", of->may_idle ? LUA_MAY_IDLE : " ",
 			 of->kept ? LUA_KEPT : "", says);
 }
 

@@ -370,7 +370,7 @@ step(int h, lease *lease, core_event *event)
 			seen.free_for_us = now_us - seen.free_us;
 		seen.free_us = 0;
 		lease->joined = is_reader(h);
-		if (!rules_want_is_later(host->want_until_us, lease->drive.core.round_began_us))
+		if (!rules_writer_asked_later(host->want_until_us, lease->drive.core.round_began_us))
 			host->want_until_us = 0; /* lease_set_state */
 		has_it(h, lease);
 		if (lease->joined > 0)
@@ -464,7 +464,7 @@ world_turn_end(const Driver *driver, int entry)
 	return hosts[driver->host].lease[entry].returns ? TURN_RETURNS : TURN_ENDS;
 }
 
-/* lease_want */
+/* lease_note_waiting_host */
 static void
 world_want(Driver *driver, int entry)
 {
@@ -482,7 +482,7 @@ static const DriverWorld world = {.random = world_random,
 								  .make_waiters = world_make_waiters,
 								  .drop_waiters = world_drop_waiters,
 								  .turn_end = world_turn_end,
-								  .want = world_want};
+								  .note_waiting_host = world_want};
 
 static void
 ask(int h)
@@ -648,10 +648,10 @@ handle(const event *event)
 	else if (event->kind == WANT)
 	{
 		if (current != NULL)
-			turns_want(&host->driver, host->current,
-					   &(Waiter){.host = (uint64_t) said->command.host + 1,
-								 .since_us = now_us - said->command.waited_us - s.delay_us},
-					   said->command.shared);
+			turns_note_waiter(&host->driver, host->current,
+							  &(Waiter){.host = (uint64_t) said->command.host + 1,
+										.since_us = now_us - said->command.waited_us - s.delay_us},
+							  said->command.shared);
 	}
 	else if (event->kind == RETURN)
 		on_return(event->host);

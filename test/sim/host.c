@@ -371,7 +371,7 @@ host_on_answer(int h, int n, const command *command, const answer *answer)
 						.token = answer->token,
 						.holder = answer->holder,
 						.silent = fault_is_plain(answer->holder),
-						.may_stay = answer->may_stay,
+						.may_idle = answer->may_stay,
 						.busy_us = answer->busy_ms * 1000,
 						.waiting = answer->waiting};
 

@@ -278,7 +278,7 @@ tell_owner(Driver *driver, int s, DriverNews news, int64_t now_us)
 		case DRIVER_GRANTED:
 			check_outcome(h, s, CORE_GRANTED);
 			entry->told = true;
-			if (!rules_want_is_later(entry->want_until_us, entry->drive.core.round_began_us))
+			if (!rules_writer_asked_later(entry->want_until_us, entry->drive.core.round_began_us))
 				entry->want_until_us = 0; /* as lease_set_state does */
 			entry->hold_until_us = entry->drive.core.hold_until_us;
 			entry->last_token = entry->drive.core.bound;
@@ -354,12 +354,12 @@ look_at_us(Driver *driver, int s, int64_t wake_at_us)
 }
 
 static bool
-wants_tokens(const Driver *driver, int s, int64_t now_us)
+needs_tokens(const Driver *driver, int s, int64_t now_us)
 {
 	Entry entry = session_entry(driver->host, s);
 
 	entry.last_token = entry_at(driver->host, s)->last_token;
-	return entry_wants_tokens(&entry, host_owner_of(entry_at(driver->host, s)), now_us);
+	return entry_needs_tokens(&entry, host_owner_of(entry_at(driver->host, s)), now_us);
 }
 
 static void
@@ -388,9 +388,9 @@ end(int h, int s, EntryEnd why, int64_t now_us)
 }
 
 static bool
-end_stay(Driver *driver, int s, int64_t now_us)
+end_idle(Driver *driver, int s, int64_t now_us)
 {
-	if (!end(driver->host, s, ENTRY_STAY_IS_OVER, now_us))
+	if (!end(driver->host, s, ENTRY_IDLE_IS_OVER, now_us))
 		return false;
 	seen.stays_over++;
 	tell("host %c: request %u was idle for long enough", HOST_NAME(driver->host),
@@ -411,7 +411,7 @@ end_hold(Driver *driver, int s, int64_t now_us)
 }
 
 static bool
-give_up_stay(Driver *driver, int s)
+release_idle(Driver *driver, int s)
 {
 	if (!end(driver->host, s, ENTRY_RECALLED, 0))
 		return false;
@@ -447,7 +447,7 @@ host_owner_of(const entry *entry)
 }
 
 static void
-want(Driver *driver, int entry)
+note_waiting_host(Driver *driver, int entry)
 {
 	session_want(driver->host, entry);
 }
@@ -594,15 +594,15 @@ static const DriverWorld world_of_host = {
 	.hold_until_us = hold_until_us,
 	.hold_is_over = hold_is_over,
 	.look_at_us = look_at_us,
-	.wants_tokens = wants_tokens,
+	.needs_tokens = needs_tokens,
 	.expect_tokens = expect_tokens,
 	.turn_end = turn_end,
-	.end_stay = end_stay,
+	.end_idle = end_idle,
 	.end_hold = end_hold,
-	.give_up_stay = give_up_stay,
+	.release_idle = release_idle,
 	.give_up_detached = give_up_detached,
 	.release_orphan = release_orphan,
-	.want = want,
+	.note_waiting_host = note_waiting_host,
 	.tell_permit = tell_permit,
 	.count_unsettled = count_unsettled,
 	.free = free_entry,

@@ -295,7 +295,7 @@ all_settled(void)
 			return false;
 		for (int s = 0; s < w.plan.entries; s++)
 			if (entry_at(h, s)->in_use &&
-				!settling_has(&hosts[h].settling, &entry_at(h, s)->drive.core))
+				!settling_on_all_lists(&hosts[h].settling, &entry_at(h, s)->drive.core))
 				return false;
 	}
 	return true;

@@ -178,8 +178,8 @@ session_entry(int h, int s)
 	int most = w.plan.spent + entry->span; /* tokens that sessions may get */
 	Entry values = {.wish = entry->wish,
 					.shared = entry->shared,
-					.wanted = entry->wanted,
-					.may_stay = entry->may_stay,
+					.other_host_waits = entry->wanted,
+					.may_idle = entry->may_stay,
 					.returns = entry->returns,
 					.readers = entry->joined,
 					.handovers = entry->handovers,
@@ -191,7 +191,7 @@ session_entry(int h, int s)
 					.granted_until_us = entry->drive.core.granted_until_us,
 					.hold_until_us = entry->hold_until_us,
 					.idle_until_us = entry->idle_until_us,
-					.want_until_us = entry->want_until_us,
+					.writer_until_us = entry->want_until_us,
 					.first_token = entry->drive.first_token,
 					.last_token = entry->last_token,
 					.turn_began_us = entry->drive.turn_began_us,
@@ -444,7 +444,7 @@ end_holding(int h, int s)
 {
 	entry *entry = entry_at(h, s);
 	Entry values = session_entry(h, s);
-	EntryRelease release = {.stays_end = w.calm,
+	EntryRelease release = {.stopping = w.calm,
 							.waiting = gate_of(h, entry->resource)->waiting,
 							.handover_limit = entry->span - 1};
 
@@ -454,7 +454,7 @@ end_holding(int h, int s)
 	entry->owner = OWNER_NOBODY;
 	if (entry->wish == WISH_DETACHED)
 		entry->returns = release.waiting > 0;
-	else if (entry_stay(&values, &release, host_now_us(h)))
+	else if (entry_keep_idle(&values, &release, host_now_us(h)))
 	{
 		store_idle(h, s, &values);
 		check_stay(h, s);
@@ -625,7 +625,7 @@ request_of(int h, int s, int resource, bool shared)
 	return (EntryRequest){.same_gate = true,
 						  .same_lock = entry_at(h, s)->resource == resource,
 						  .shared = shared,
-						  .awaits_tokens = true,
+						  .waits_for_tokens = true,
 						  .ttl_us = entry_at(h, s)->ttl_us,
 						  .hold_at_most_us = shared ? 0 : hold_at_most_us(),
 						  .keep_idle_us = keep_idle_us()};
@@ -660,9 +660,9 @@ session_want(int h, int s)
 	Entry values = session_entry(h, s);
 
 	entry_at(h, s)->check.wanted = !entry_at(h, s)->shared;
-	entry_want(&values, host_now_us(h));
-	entry_at(h, s)->wanted = values.wanted;
-	entry_at(h, s)->want_until_us = values.want_until_us;
+	entry_note_waiting_host(&values, host_now_us(h));
+	entry_at(h, s)->wanted = values.other_host_waits;
+	entry_at(h, s)->want_until_us = values.writer_until_us;
 	session_recall(h, s);
 }
 
@@ -671,7 +671,7 @@ session_is_wanted(int h, int s)
 {
 	Entry values = session_entry(h, s);
 
-	return entry_is_wanted(&values, host_now_us(h));
+	return entry_other_host_waits(&values, host_now_us(h));
 }
 
 void

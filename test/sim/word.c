@@ -102,7 +102,7 @@ has_joined(int h, int s, int server)
 	int node = node_of(h, server, entry_at(h, s)->drive.core.members);
 
 	return node >= 0 && hosts[h].of_entry[s].hears &&
-		   (hosts[h].of_entry[s].hearing.joined & CORE_BIT(node)) != 0;
+		   (hosts[h].of_entry[s].hearing.subscribed & CORE_BIT(node)) != 0;
 }
 
 static void
@@ -213,7 +213,7 @@ hear_want(int h, const word *word)
 	}
 	tell("host %c receives: lock %d has a waiter on host %c", HOST_NAME(h), word->resource + 1,
 		 HOST_NAME((int) word->waiter[0].host - 1));
-	turns_want(&hosts[h].driver, s, &waiters.waiter[0], word->shared);
+	turns_note_waiter(&hosts[h].driver, s, &waiters.waiter[0], word->shared);
 }
 
 static void
@@ -238,7 +238,7 @@ hear_joined(int h, const word *word)
 	if (entry_at(h, word->entry)->drive.generation != word->generation)
 		return;
 	if (word->joined)
-		driver_on_joined(&hosts[h].driver, word->entry, word->node, host_now_us(h));
+		driver_on_subscribed(&hosts[h].driver, word->entry, word->node, host_now_us(h));
 	else
 		driver_on_left(&hosts[h].driver, word->entry, word->node, host_now_us(h));
 }

@@ -253,7 +253,7 @@ static void
 refused_by_stay(const char *nodes)
 {
 	reply_with(nodes,
-			   (core_event){.op = CORE_OP_ACQUIRE, .reply = CORE_REPLY_NO, .may_stay = true});
+			   (core_event){.op = CORE_OP_ACQUIRE, .reply = CORE_REPLY_NO, .may_idle = true});
 }
 
 static void
@@ -2812,7 +2812,7 @@ test_node_lost_while_confirming(void)
 	node_lost(0);
 	ok(nothing_said() && lease.confirming == set("2") && core_count(&lease, CORE_VOTE_ERROR) == 1,
 	   "who was lost while asked to confirm has not");
-	ok(!core_awaits(&lease, 0, CORE_OP_CONFIRM, lease.round), "and is not awaited");
+	ok(!core_awaits_answer(&lease, 0, CORE_OP_CONFIRM, lease.round), "and is not awaited");
 	node_ready(0);
 	ok(nothing_said(), "nor asked again in this round");
 	node_lost(1);
@@ -2989,7 +2989,7 @@ test_late_confirms(void)
 	granted_with("34", 30);
 	ok(out.outcome == CORE_GRANTED && lease.confirming == set("02"),
 	   "granted while two have not answered the confirm");
-	ok(core_awaits(&lease, 0, CORE_OP_CONFIRM, lease.round), "which is awaited still");
+	ok(core_awaits_answer(&lease, 0, CORE_OP_CONFIRM, lease.round), "which is awaited still");
 	valid_until_us = lease.valid_until_us;
 	confirmed_by("0");
 	ok(nothing_said() && lease.token_at[0] == 30 && lease.confirming == set("2"),
@@ -3069,27 +3069,27 @@ test_awaits_confirms(void)
 
 	counters_differ(true);
 	round = lease.round;
-	ok(core_awaits(&lease, 0, CORE_OP_CONFIRM, round) &&
-		   core_awaits(&lease, 2, CORE_OP_CONFIRM, round),
+	ok(core_awaits_answer(&lease, 0, CORE_OP_CONFIRM, round) &&
+		   core_awaits_answer(&lease, 2, CORE_OP_CONFIRM, round),
 	   "a confirm just sent is awaited");
-	ok(!core_awaits(&lease, 1, CORE_OP_CONFIRM, round) &&
-		   !core_awaits(&lease, 3, CORE_OP_CONFIRM, round) &&
-		   !core_awaits(&lease, 0, CORE_OP_CONFIRM, round - 1) &&
-		   !core_awaits(&lease, 0, CORE_OP_ACQUIRE, round) &&
-		   !core_awaits(&lease, 0, CORE_OP_RENEW, round) &&
-		   core_awaits(&lease, 3, CORE_OP_ACQUIRE, round),
+	ok(!core_awaits_answer(&lease, 1, CORE_OP_CONFIRM, round) &&
+		   !core_awaits_answer(&lease, 3, CORE_OP_CONFIRM, round) &&
+		   !core_awaits_answer(&lease, 0, CORE_OP_CONFIRM, round - 1) &&
+		   !core_awaits_answer(&lease, 0, CORE_OP_ACQUIRE, round) &&
+		   !core_awaits_answer(&lease, 0, CORE_OP_RENEW, round) &&
+		   core_awaits_answer(&lease, 3, CORE_OP_ACQUIRE, round),
 	   "not where none was sent, nor in another round, nor another command");
 	confirmed_by("2");
-	ok(!core_awaits(&lease, 2, CORE_OP_CONFIRM, round), "not when it was answered");
+	ok(!core_awaits_answer(&lease, 2, CORE_OP_CONFIRM, round), "not when it was answered");
 	refused_by("34");
 	confirm_refused_by("0");
-	ok(lease.state == CORE_RELEASING && !core_awaits(&lease, 0, CORE_OP_CONFIRM, round),
+	ok(lease.state == CORE_RELEASING && !core_awaits_answer(&lease, 0, CORE_OP_CONFIRM, round),
 	   "nor when all is undone");
 
 	counters_differ(false);
 	refused_by("34");
 	confirm_refused_by("2");
-	ok(lease.state == CORE_BUSY && !core_awaits(&lease, 0, CORE_OP_CONFIRM, lease.round),
+	ok(lease.state == CORE_BUSY && !core_awaits_answer(&lease, 0, CORE_OP_CONFIRM, lease.round),
 	   "also to try again");
 }
 
@@ -3706,25 +3706,25 @@ test_awaits_repair(void)
 
 	hold(3);
 	round = lease.round;
-	ok(!core_awaits(&lease, 2, CORE_OP_RENEW, round), "no renewal is awaited");
+	ok(!core_awaits_answer(&lease, 2, CORE_OP_RENEW, round), "no renewal is awaited");
 	node_lost(2);
-	ok(!core_awaits(&lease, 2, CORE_OP_RENEW, round), "of a node lost neither");
+	ok(!core_awaits_answer(&lease, 2, CORE_OP_RENEW, round), "of a node lost neither");
 	node_ready(2);
-	ok(core_awaits(&lease, 2, CORE_OP_RENEW, round), "a repair just sent is");
-	ok(!core_awaits(&lease, 1, CORE_OP_RENEW, round) &&
-		   !core_awaits(&lease, 2, CORE_OP_ACQUIRE, round) &&
-		   !core_awaits(&lease, 2, CORE_OP_CONFIRM, round),
+	ok(core_awaits_answer(&lease, 2, CORE_OP_RENEW, round), "a repair just sent is");
+	ok(!core_awaits_answer(&lease, 1, CORE_OP_RENEW, round) &&
+		   !core_awaits_answer(&lease, 2, CORE_OP_ACQUIRE, round) &&
+		   !core_awaits_answer(&lease, 2, CORE_OP_CONFIRM, round),
 	   "alone, and as that");
 	renewed_by("2");
-	ok(!core_awaits(&lease, 2, CORE_OP_RENEW, round), "until it is answered");
+	ok(!core_awaits_answer(&lease, 2, CORE_OP_RENEW, round), "until it is answered");
 	node_lost(2);
 	node_ready(2);
 	tick_at(lease.wake_at_us);
-	ok(!core_awaits(&lease, 2, CORE_OP_RENEW, round) &&
-		   core_awaits(&lease, 2, CORE_OP_RENEW, lease.round),
+	ok(!core_awaits_answer(&lease, 2, CORE_OP_RENEW, round) &&
+		   core_awaits_answer(&lease, 2, CORE_OP_RENEW, lease.round),
 	   "or another round begins");
 	tick_at(lease.valid_until_us);
-	ok(lease.state == CORE_LOST && !core_awaits(&lease, 2, CORE_OP_RENEW, lease.round),
+	ok(lease.state == CORE_LOST && !core_awaits_answer(&lease, 2, CORE_OP_RENEW, lease.round),
 	   "or the lease is LOST");
 }
 
@@ -4044,35 +4044,38 @@ test_awaits(void)
 	start(3);
 	acquire_once();
 	round = lease.round;
-	ok(core_awaits(&lease, 0, CORE_OP_ACQUIRE, round), "an acquire just sent is awaited");
-	ok(!core_awaits(&lease, 0, CORE_OP_ACQUIRE, round - 1) &&
-		   !core_awaits(&lease, 0, CORE_OP_RENEW, round) &&
-		   !core_awaits(&lease, 0, CORE_OP_RELEASE, round),
+	ok(core_awaits_answer(&lease, 0, CORE_OP_ACQUIRE, round), "an acquire just sent is awaited");
+	ok(!core_awaits_answer(&lease, 0, CORE_OP_ACQUIRE, round - 1) &&
+		   !core_awaits_answer(&lease, 0, CORE_OP_RENEW, round) &&
+		   !core_awaits_answer(&lease, 0, CORE_OP_RELEASE, round),
 	   "not in another round, nor another command");
-	ok(!core_awaits(&lease, 3, CORE_OP_ACQUIRE, round), "nor from a node that is none");
+	ok(!core_awaits_answer(&lease, 3, CORE_OP_ACQUIRE, round), "nor from a node that is none");
 	granted_by("0");
-	ok(!core_awaits(&lease, 0, CORE_OP_ACQUIRE, round), "not when it was answered");
+	ok(!core_awaits_answer(&lease, 0, CORE_OP_ACQUIRE, round), "not when it was answered");
 	granted_by("1");
-	ok(!core_awaits(&lease, 2, CORE_OP_ACQUIRE, round), "nor when the round was decided");
+	ok(!core_awaits_answer(&lease, 2, CORE_OP_ACQUIRE, round), "nor when the round was decided");
 
 	tick_at(lease.wake_at_us);
 	round = lease.round;
-	ok(core_awaits(&lease, 2, CORE_OP_RENEW, round), "a renewal just sent is awaited");
+	ok(core_awaits_answer(&lease, 2, CORE_OP_RENEW, round), "a renewal just sent is awaited");
 	renewed_by("01");
-	ok(core_awaits(&lease, 2, CORE_OP_RENEW, round),
+	ok(core_awaits_answer(&lease, 2, CORE_OP_RENEW, round),
 	   "also when the round was decided: it may create the key");
-	ok(!core_awaits(&lease, 0, CORE_OP_RENEW, round) &&
-		   !core_awaits(&lease, 2, CORE_OP_RENEW, round - 1) &&
-		   !core_awaits(&lease, 2, CORE_OP_CONFIRM, round),
+	ok(!core_awaits_answer(&lease, 0, CORE_OP_RENEW, round) &&
+		   !core_awaits_answer(&lease, 2, CORE_OP_RENEW, round - 1) &&
+		   !core_awaits_answer(&lease, 2, CORE_OP_CONFIRM, round),
 	   "not when it was answered, nor in another round, nor another command");
 
 	release();
-	ok(!core_awaits(&lease, 2, CORE_OP_RENEW, round), "invariant 14: nor when the owner is done");
-	ok(core_awaits(&lease, 2, CORE_OP_RELEASE, lease.round), "a release just sent is awaited");
+	ok(!core_awaits_answer(&lease, 2, CORE_OP_RENEW, round),
+	   "invariant 14: nor when the owner is done");
+	ok(core_awaits_answer(&lease, 2, CORE_OP_RELEASE, lease.round),
+	   "a release just sent is awaited");
 	released_by("2");
-	ok(!core_awaits(&lease, 2, CORE_OP_RELEASE, lease.round), "not when it was answered");
+	ok(!core_awaits_answer(&lease, 2, CORE_OP_RELEASE, lease.round), "not when it was answered");
 	node_lost(1);
-	ok(!core_awaits(&lease, 1, CORE_OP_RELEASE, lease.round), "nor when its connection broke");
+	ok(!core_awaits_answer(&lease, 1, CORE_OP_RELEASE, lease.round),
+	   "nor when its connection broke");
 }
 
 /* A renewal counts as an attempt; the grant's key belongs to the present attempt. */

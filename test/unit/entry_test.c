@@ -22,7 +22,7 @@ entry_with(Wish wish)
 	return (Entry){.wish = wish,
 				   .state = LEASE_HELD,
 				   .answered = true,
-				   .may_stay = true,
+				   .may_idle = true,
 				   .ttl_us = TTL,
 				   .keep_idle_us = 1000,
 				   .granted_until_us = NOW + TTL,
@@ -87,7 +87,7 @@ test_open(void)
 	idle = entry_with(WISH_IDLE);
 	idle.last_token = idle.first_token;
 	other = same;
-	other.awaits_tokens = true;
+	other.waits_for_tokens = true;
 	ok(opened(idle, same) == LEASE_OPENED && opened(idle, other) == LEASE_OPENED,
 	   "nor one without a token for the next,");
 	idle.more_tokens_us = NOW + 1;
@@ -133,21 +133,22 @@ test_readers(void)
 	entry.shared = reader.shared = true;
 	entry.readers = 2;
 	ok(entry_join(&entry, &reader, NOW) == LEASE_JOINED, "a reader joins");
-	ok(opened(entry, reader) == LEASE_AWAITED, "or waits, if it comes too late to join");
-	entry.want_until_us = NOW + 1;
-	ok(entry_join(&entry, &reader, NOW) == LEASE_WANTED, "not while a writer waits,");
-	reader.awaited = true;
+	ok(opened(entry, reader) == LEASE_READER_ASKS, "or waits, if it comes too late to join");
+	entry.writer_until_us = NOW + 1;
+	ok(entry_join(&entry, &reader, NOW) == LEASE_WRITER_WAITS, "not while a writer waits,");
+	reader.waited_for_grant = true;
 	ok(entry_join(&entry, &reader, NOW) == LEASE_JOINED, "unless it was there at the grant");
 	reader.same_lock = false;
-	ok(entry_join(&entry, &reader, NOW) == LEASE_WANTED, "nor a lock with the same hash,");
+	ok(entry_join(&entry, &reader, NOW) == LEASE_WRITER_WAITS, "nor a lock with the same hash,");
 	reader.same_lock = true;
 	reader.same_gate = false;
 	ok(entry_join(&entry, &reader, NOW) == LEASE_TAKEN, "nor at another gate");
 	reader.same_gate = true;
 	entry.state = LEASE_WAITING;
-	ok(entry_join(&entry, &reader, NOW) == LEASE_AWAITED, "it waits while the nodes are asked,");
+	ok(entry_join(&entry, &reader, NOW) == LEASE_READER_ASKS,
+	   "it waits while the nodes are asked,");
 	reader.once = true;
-	ok(entry_join(&entry, &reader, NOW) != LEASE_AWAITED, "a try does not, for another host");
+	ok(entry_join(&entry, &reader, NOW) != LEASE_READER_ASKS, "a try does not, for another host");
 	entry = entry_with(WISH_IDLE);
 	entry.shared = true;
 	ok(entry_join(&entry, &reader, NOW) == LEASE_OPENED, "an idle lease has no readers to join");
@@ -164,26 +165,26 @@ test_release(void)
 	Entry entry = entry_with(WISH_HOLD);
 
 	entry.hold_until_us = NOW + 5;
-	ok(entry_stay(&entry, &release, NOW) && entry.wish == WISH_IDLE &&
+	ok(entry_keep_idle(&entry, &release, NOW) && entry.wish == WISH_IDLE &&
 		   entry.idle_until_us == NOW + 1000 && entry.hold_until_us == 0,
-	   "a lease stays, without the limit of its owner");
+	   "a lease becomes idle, without the limit of its owner");
 	for (int i = 0; i < 9; i++)
 	{
 		EntryRelease how = release;
-		bool stays;
+		bool idle;
 
 		entry = entry_with(WISH_HOLD);
-		entry.may_stay = i != 0;
+		entry.may_idle = i != 0;
 		entry.keep_idle_us = i == 1 ? 0 : 1000;
-		how.stays_end = i == 2;
+		how.stopping = i == 2;
 		entry.hold_at_least_us = i == 3;
 		entry.hold_at_most_us = i == 4;
-		entry.wanted = i == 5;
+		entry.other_host_waits = i == 5;
 		entry.last_token = i == 6 ? 1 : LUA_SPAN;
 		entry.state = i == 7 ? LEASE_LOST : LEASE_HELD;
 		entry.granted_until_us = i == 8 ? NOW : NOW + TTL;
-		stays = entry_stay(&entry, &how, NOW);
-		ok(!stays && entry.wish == WISH_HOLD, "for each of nine reasons it does not: %d", i);
+		idle = entry_keep_idle(&entry, &how, NOW);
+		ok(!idle && entry.wish == WISH_HOLD, "for each of nine reasons it does not: %d", i);
 	}
 	entry = entry_with(WISH_HOLD);
 	ok(entry_hand_over(&entry, &release, NOW) && entry.wish == WISH_HAND_OVER && entry.returns,
@@ -207,7 +208,7 @@ test_release(void)
 		entry.hold_at_least_us = i == 1;
 		how.handover_limit = i == 2 ? 0 : 1000;
 		entry.turn_began_us = i == 3 ? NOW - TTL : NOW;
-		entry.wanted = i == 4;
+		entry.other_host_waits = i == 4;
 		entry.turn_handovers = i == 4 ? 900 : 0;
 		ok(!entry_hand_over(&entry, &how, NOW) && entry.wish == WISH_NOTHING,
 		   "for each of five reasons it is not: %d", i);
@@ -221,7 +222,7 @@ test_ends(void)
 										  WISH_DETACHED, WISH_DETACHED, WISH_HAND_OVER};
 	Entry entry;
 
-	for (EntryEnd why = ENTRY_STAY_IS_OVER; why < ENTRY_ENDS; why++)
+	for (EntryEnd why = ENTRY_IDLE_IS_OVER; why < ENTRY_ENDS; why++)
 	{
 		bool good = true;
 
@@ -247,19 +248,20 @@ test_ends(void)
 	ok(entry_prolong(&entry, 100, NOW) == NOW + 100 && entry_prolong(&entry, 10, NOW) == NOW + 50,
 	   "nor is another made shorter");
 	entry = entry_with(WISH_HOLD);
-	entry_want(&entry, NOW);
-	ok(entry.wanted && entry_is_wanted(&entry, NOW), "another host wants it, until it ends");
+	entry_note_waiting_host(&entry, NOW);
+	ok(entry.other_host_waits && entry_other_host_waits(&entry, NOW),
+	   "another host waits for it, until it ends");
 	entry = entry_with(WISH_HOLD);
 	entry.shared = true;
-	entry_want(&entry, NOW);
-	ok(!entry.wanted && entry_is_wanted(&entry, NOW) &&
-		   !entry_is_wanted(&entry, NOW + LUA_BARRIER_MS * INT64_C(1000)),
+	entry_note_waiting_host(&entry, NOW);
+	ok(!entry.other_host_waits && entry_other_host_waits(&entry, NOW) &&
+		   !entry_other_host_waits(&entry, NOW + LUA_BARRIER_MS * INT64_C(1000)),
 	   "or for as long as nodes hold readers back");
 	entry = entry_with(WISH_IDLE);
 	entry.last_token = entry.first_token;
-	ok(entry_wants_tokens(&entry, WISH_OWNER_LIVES, NOW) &&
-		   !entry_wants_tokens(&entry, WISH_OWNER_LIVES, NOW + TTL),
-	   "tokens are asked for while it stays");
+	ok(entry_needs_tokens(&entry, WISH_OWNER_LIVES, NOW) &&
+		   !entry_needs_tokens(&entry, WISH_OWNER_LIVES, NOW + TTL),
+	   "tokens are asked for while it is idle");
 }
 
 int

@@ -3,7 +3,7 @@
  *		Unit tests of the releases that a request hears of, src/protocol/hearing.c.
  *
  * Protects from: a request still waiting after enough nodes told of a release; a release missed by
- * a late join of the channel; repeated requests in vain.
+ * a late subscription; repeated requests in vain.
  */
 #include "protocol/hearing.h"
 
@@ -69,9 +69,9 @@ told(int node, int64_t token)
 }
 
 static bool
-joined(int node)
+subscribed(int node)
 {
-	return hearing_joined(&hearing, &lease, node);
+	return hearing_subscribed(&hearing, &lease, node);
 }
 
 static void
@@ -146,31 +146,32 @@ test_free(void)
 	ok(core_count(&lease, CORE_VOTE_YES) == 0, "what an earlier request found is forgotten");
 }
 
-/* A request that joined the channel after its round may have missed a message. */
+/* A request that subscribed after its round may have missed a message. */
 static void
-test_joined(void)
+test_subscribed(void)
 {
 	refused(0);
-	ok(!joined(0) && !joined(1) && joined(2), "it asks when it has joined a majority");
+	ok(!subscribed(0) && !subscribed(1) && subscribed(2), "it asks when a majority has confirmed");
 	hearing_asked(&hearing);
-	ok(!told(0, 200) && !joined(3) && !hearing_may_miss(&hearing, &lease), "one node tells");
-	ok(!joined(4) && hearing_may_miss(&hearing, &lease),
-	   "and two whose channels it joins now may have told before");
+	ok(!told(0, 200) && !subscribed(3) && !hearing_may_miss(&hearing, &lease), "one node tells");
+	ok(!subscribed(4) && hearing_may_miss(&hearing, &lease),
+	   "and two that confirm now may have told before");
 
 	refused(0);
-	(void) (joined(0) || joined(1) || joined(2));
+	(void) (subscribed(0) || subscribed(1) || subscribed(2));
 	hearing_asked(&hearing);
-	ok(!joined(3) && !joined(4) && !hearing_may_miss(&hearing, &lease),
+	ok(!subscribed(3) && !subscribed(4) && !hearing_may_miss(&hearing, &lease),
 	   "nobody tells, and the last two don't matter");
 	ok(!told(2, 100) && hearing_may_miss(&hearing, &lease), "until one does");
 
 	refused(0);
-	(void) (joined(0) || joined(1) || joined(2));
+	(void) (subscribed(0) || subscribed(1) || subscribed(2));
 	hearing_asked(&hearing);
 	hearing_left(&hearing, 2);
-	ok(joined(3) && hearing.joined == 11, "one is lost, and another joined: a majority once more");
+	ok(subscribed(3) && hearing.subscribed == 11,
+	   "one is lost, and another confirms: a majority once more");
 	hearing_left(&hearing, 3);
-	ok(hearing.late == 0 && joined(2), "also when that one is lost");
+	ok(hearing.late == 0 && subscribed(2), "also when that one is lost");
 }
 
 int
@@ -178,6 +179,6 @@ main(void)
 {
 	test_told();
 	test_free();
-	test_joined();
+	test_subscribed();
 	return tap_done();
 }

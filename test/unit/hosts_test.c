@@ -106,7 +106,7 @@ test_identity(void)
 	ok(differ(three, nodes("x:0 b:2 c:3")) == 0, "another name, not connected: it has no vote");
 	ok(differ(three, nodes("x:0 y:0 c:3")) == 0, "two of them");
 	ok(differ(three, nodes("x:0 y:5 z:6")) == HOSTS_NODES,
-	   "those that are connected suffice to disagree");
+	   "connected nodes suffice for a conflict");
 	ok(differ(nodes("a:1:1:1 b:2:1:2 c:3"), nodes("x:2:1:2 y:1:1:1 z:3")) == 0,
 	   "each of them is the one with its process");
 	ok(differ(nodes("a:1 b:2 c:3"), nodes("b:1 c:2 a:3")) == 0, "names that are exchanged");
@@ -156,7 +156,7 @@ test_unknown(void)
 			wrong += can_be_apart != (differ(hosts[0], hosts[1]) == HOSTS_NODES);
 		}
 	ok(wrong == 0 && apart > 0,
-	   "no two locks, and no dispute, whatever is not connected (%d of %d)", wrong, apart);
+	   "no two locks, and no conflict, whatever is not connected (%d of %d)", wrong, apart);
 }
 
 /* The difference as the reading host sees it. */
@@ -242,7 +242,7 @@ test_restarts_in_a_change(void)
 		{{1, 1, 1}, {1, 1, 1, 2, 2, 2}, {4, 4, 4, 9, 9, 9}, {4, 4, 4, 1, 1, 1}},
 		{{1, 1, 1}, {1, 3, 3, 2}, {4, 13, 13, 9}, {4, 5, 5, 1}},
 	};
-	int false_disputes = 0;
+	int false_conflicts = 0;
 	int missed = 0;
 
 	for (int change = 0; change < 3; change++)
@@ -265,11 +265,11 @@ test_restarts_in_a_change(void)
 								if (restarted >> CHANGED == 1) /* the hosts have not noticed */
 									ours.node[i].process[0] = 'q';
 							}
-						false_disputes += !apart && as_seen(ours, theirs) != 0;
+						false_conflicts += !apart && as_seen(ours, theirs) != 0;
 						missed += apart && restarted == 0 && as_seen(ours, theirs) == 0;
 					}
-	ok(false_disputes == 0, "no dispute, in any step of a change, whatever has restarted (%d)",
-	   false_disputes);
+	ok(false_conflicts == 0, "no conflict, in any step of a change, whatever has restarted (%d)",
+	   false_conflicts);
 	ok(missed == 0, "but between the former list and the next (%d)", missed);
 }
 

@@ -154,33 +154,35 @@ test_turns(void)
 }
 
 static void
-test_stay(void)
+test_may_idle(void)
 {
 	int64_t healthy_us = TTL_US / 2 + 1;
 	int asked = 0;
 
-	ok(rules_may_stay(false, false, healthy_us, TTL_US, 0, 2), "a lease stays for the next");
-	ok(rules_may_stay(false, false, healthy_us, TTL_US, 98, 100), "however many had it");
-	ok(!rules_may_stay(false, false, healthy_us, TTL_US, 99, 100), "while a token is left");
-	ok(rules_may_stay(false, false, healthy_us, TTL_US, 99, INT_MAX), "or more are under way");
-	ok(!rules_may_stay(false, false, healthy_us - 1, TTL_US, 0, 2), "and it is in good health");
-	ok(!rules_may_stay(false, true, healthy_us, TTL_US, 0, 2), "unless another host wants it");
-	ok(!rules_may_stay(true, false, healthy_us, TTL_US, 0, 2), "or one owner has limited it");
+	ok(rules_may_idle(false, false, healthy_us, TTL_US, 0, 2),
+	   "a lease becomes idle for the next session");
+	ok(rules_may_idle(false, false, healthy_us, TTL_US, 98, 100), "however many had it");
+	ok(!rules_may_idle(false, false, healthy_us, TTL_US, 99, 100), "while a token is left");
+	ok(rules_may_idle(false, false, healthy_us, TTL_US, 99, INT_MAX), "or more are under way");
+	ok(!rules_may_idle(false, false, healthy_us - 1, TTL_US, 0, 2), "and it is in good health");
+	ok(!rules_may_idle(false, true, healthy_us, TTL_US, 0, 2), "unless another host waits");
+	ok(!rules_may_idle(true, false, healthy_us, TTL_US, 0, 2), "or one owner has limited it");
 	ok(rules_may_join(false, healthy_us, TTL_US) &&
 		   !rules_may_join(false, healthy_us - 1, TTL_US) &&
 		   !rules_may_join(true, healthy_us, TTL_US),
-	   "a lease in good health is joined, unless it is wanted");
-	ok(!rules_want_is_later(0, 5000) && !rules_want_is_later(5000 + LUA_BARRIER_MS * 1000, 5000) &&
-		   rules_want_is_later(5001 + LUA_BARRIER_MS * 1000, 5000),
-	   "who wanted it alone before it was asked for has had it, who said so later still wants it");
+	   "a lease in good health is joined, unless a writer waits");
+	ok(!rules_writer_asked_later(0, 5000) &&
+		   !rules_writer_asked_later(5000 + LUA_BARRIER_MS * 1000, 5000) &&
+		   rules_writer_asked_later(5001 + LUA_BARRIER_MS * 1000, 5000),
+	   "a writer that asked before the round has had its turn, one that asked later still waits");
 
-	ok(!rules_wants_tokens(LUA_SPAN - 1), "a new grant has tokens enough");
-	ok(rules_wants_tokens(LUA_SPAN / 2) && rules_wants_tokens(1) && rules_wants_tokens(0),
-	   "one that has given out many wants more");
+	ok(!rules_needs_tokens(LUA_SPAN - 1), "a new grant has tokens enough");
+	ok(rules_needs_tokens(LUA_SPAN / 2) && rules_needs_tokens(1) && rules_needs_tokens(0),
+	   "one that has given out many needs more");
 	for (int left = 0; left <= LUA_SPAN; left++)
 		asked += rules_asks_for_tokens(left);
 	ok(asked == 4, "and asks for them now and then");
-	ok(!rules_wants_tokens(RULES_MORE_TOKENS), "until it has them");
+	ok(!rules_needs_tokens(RULES_MORE_TOKENS), "until it has them");
 	ok(rules_more_tokens(NOW_US - 1, NOW_US) == RULES_MORE_TOKENS, "it gets a number of them");
 	ok(rules_more_tokens(NOW_US + 10, NOW_US) == RULES_MORE_TOKENS - 10,
 	   "but not more than that ahead of time");
@@ -198,6 +200,6 @@ main(void)
 	test_hand_over();
 	test_hold();
 	test_turns();
-	test_stay();
+	test_may_idle();
 	return tap_done();
 }

@@ -82,10 +82,10 @@ static const struct
 	 CORE_OP_ACQUIRE,
 	 "*3\r\n:1500\r\n$71\r\n" SECRET ":000000001:" HOST " kept host a\r\n:0\r\n",
 	 {.reply = CORE_REPLY_NO, .busy_ms = 1500, .ours = true, .kept = true, .text = "host a"}},
-	{"a lock that may stay with nobody",
+	{"a lock that may be idle",
 	 CORE_OP_ACQUIRE,
 	 "*3\r\n:1500\r\n$66\r\n" SECRET ":000000001:" HOST "~host a\r\n:0\r\n",
-	 {.reply = CORE_REPLY_NO, .busy_ms = 1500, .ours = true, .may_stay = true, .text = "host a"}},
+	 {.reply = CORE_REPLY_NO, .busy_ms = 1500, .ours = true, .may_idle = true, .text = "host a"}},
 	{"a lock that is shared",
 	 CORE_OP_ACQUIRE,
 	 "*3\r\n:1500\r\n$67\r\n" SECRET ":000000001:" HOST "= host a\r\n:0\r\n",
@@ -93,13 +93,13 @@ static const struct
 	  .busy_ms = 1500,
 	  .ours = true,
 	  .text = "those who share it, last to join: host a"}},
-	{"one that is shared, and may stay with nobody",
+	{"one that is shared, and may be idle",
 	 CORE_OP_ACQUIRE,
 	 "*3\r\n:1500\r\n$67\r\n" SECRET ":000000001:" HOST "=~host a\r\n:0\r\n",
 	 {.reply = CORE_REPLY_NO,
 	  .busy_ms = 1500,
 	  .ours = true,
-	  .may_stay = true,
+	  .may_idle = true,
 	  .text = "those who share it, last to join: host a"}},
 	{"one that is kept",
 	 CORE_OP_ACQUIRE,
@@ -327,7 +327,7 @@ same(const ScriptAnswer *a, const ScriptAnswer *b)
 	return a->reply == b->reply && a->unknown_script == b->unknown_script &&
 		   a->forgot == b->forgot && a->demoted == b->demoted && a->token == b->token &&
 		   a->busy_ms == b->busy_ms && a->ours == b->ours && a->kept == b->kept &&
-		   a->may_stay == b->may_stay && a->waiting == b->waiting &&
+		   a->may_idle == b->may_idle && a->waiting == b->waiting &&
 		   a->free_permit == b->free_permit && strcmp(a->text, b->text) == 0;
 }
 
@@ -675,7 +675,7 @@ test_values(void)
 	snprintf(text, sizeof(text), "*1\r\n*3\r\n:1\r\n$%d\r\n%.*s\r\n:0\r\n", (int) len, (int) len,
 			 written);
 	read_one(CORE_OP_ACQUIRE, text, 0, 1, &answer);
-	ok(answer.ours && answer.may_stay && !answer.kept && strcmp(answer.text, holder) == 0,
+	ok(answer.ours && answer.may_idle && !answer.kept && strcmp(answer.text, holder) == 0,
 	   "the longest holder is told");
 	free(written);
 }
@@ -783,7 +783,7 @@ test_messages(void)
 		ok(message.word == SCRIPT_WANT && message.waiters.count == 1 &&
 			   message.waiters.waiter[0].host == 10 &&
 			   message.waiters.waiter[0].since_us == 77000000 - 5000 && message.shared == shared,
-		   "a want that this server writes%s", shared ? ", to share it" : "");
+		   "a want that this server writes%s", shared ? ", of a reader" : "");
 	}
 
 	len = sprintf(text, "free%c17%c", 0, 0);

@@ -40,7 +40,7 @@ has(core_state state, core_lists of, bool settled)
 {
 	core_lease one = lease(state, of, settled);
 
-	return settling_has(&settling, &one);
+	return settling_on_all_lists(&settling, &one);
 }
 
 static void

@@ -145,7 +145,7 @@ test_established(void)
 	ok(!may_take(&standing) && standing.says == HOST_TAKES,
 	   "nor while it takes locks all the same");
 	look(&standing, true, NULL, 0);
-	ok(may_take(&standing), "and goes on when nobody disagrees");
+	ok(may_take(&standing), "and goes on without a conflict");
 }
 
 static void

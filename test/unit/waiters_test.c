@@ -133,15 +133,15 @@ test_name(void)
 	tell(&known, 'a', 20, false);
 	tell(&known, 'b', 30, false);
 	ok(strcmp(names(waiters_to_name(&known, 's', NOW_US)), "bas") == 0,
-	   "who wants another turn is the last");
+	   "a host that waits for another turn is the last");
 	tell(&known, 'c', 10, true);
 	tell(&known, 'd', 25, true);
 	ok(strcmp(names(waiters_to_name(&known, 's', NOW_US)), "dc") == 0,
-	   "who wants it alone comes first, and those who would share it are not named");
+	   "a writer comes first, and readers are not named");
 	tell(&known, 'c', 10, false);
 	tell(&known, 'd', 25, false);
 	ok(strcmp(names(waiters_to_name(&known, 0, NOW_US)), "dc") == 0,
-	   "unless it would share it now");
+	   "also when they wait as readers now");
 }
 
 static void

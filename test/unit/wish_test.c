@@ -15,10 +15,10 @@
 static const char *const state_name[] = {"FREE", "ASKING", "BUSY", "HELD", "LOST", "RELEASING"};
 
 static WishAct
-expected(Wish wish, core_state state, bool settled, bool answered, bool release_waits)
+expected(Wish wish, core_state state, bool serves, bool answered, bool release_waits)
 {
 	if (wish == WISH_HOLD)
-		return state == CORE_FREE && settled && !answered ? WISH_ASK : WISH_WAIT;
+		return state == CORE_FREE && serves && !answered ? WISH_ASK : WISH_WAIT;
 	if (wish != WISH_NOTHING || state == CORE_RELEASING)
 		return WISH_WAIT;
 	if (state == CORE_FREE)
@@ -51,7 +51,7 @@ main(void)
 	   "a lease that waits for the next in the gate until a renewal is due was left for nobody");
 	ok(!wish_is_orphaned(WISH_IDLE, WISH_OWNER_LIVES) &&
 		   !wish_is_orphaned(WISH_IDLE, WISH_OWNER_GONE),
-	   "a lease that stays was not");
+	   "an idle lease was not");
 	ok(wish_is_orphaned(WISH_HOLD, WISH_OWNER_GONE) &&
 		   !wish_is_orphaned(WISH_HOLD, WISH_OWNER_LIVES),
 	   "the lease of an owner which is gone was, and no other");
@@ -66,12 +66,11 @@ main(void)
 		   !wish_hold_is_over(WISH_OWNER_GONE, 100, 200) &&
 		   !wish_hold_is_over(WISH_OWNER_LIVES, 0, 200),
 	   "that of an owner loses its validity then, and is its owner's to give back");
-	ok(!wish_stay_is_over(WISH_IDLE, 100, 99) && wish_stay_is_over(WISH_IDLE, 100, 100),
-	   "a stay ends when it is to end");
-	ok(!wish_stay_is_over(WISH_HOLD, 100, 200) && !wish_stay_is_over(WISH_NOTHING, 100, 200),
+	ok(!wish_idle_is_over(WISH_IDLE, 100, 99) && wish_idle_is_over(WISH_IDLE, 100, 100),
+	   "an idle time ends when it is to end");
+	ok(!wish_idle_is_over(WISH_HOLD, 100, 200) && !wish_idle_is_over(WISH_NOTHING, 100, 200),
 	   "where there is one");
-	ok(!wish_stay_is_over(WISH_HAND_OVER, 0, 200),
-	   "what is left to the next in the gate does not stay");
+	ok(!wish_idle_is_over(WISH_HAND_OVER, 0, 200), "a lease in hand-over is not idle");
 
 	ok(wish_may_renew(WISH_HOLD, WISH_OWNER_LIVES, 0, 100) &&
 		   wish_may_renew(WISH_HOLD, WISH_OWNER_LIVES, 50, 100),
@@ -82,18 +81,20 @@ main(void)
 	ok(!wish_may_renew(WISH_HOLD, WISH_OWNER_GONE, 200, 100), "who lives");
 	ok(wish_may_renew(WISH_IDLE, WISH_OWNER_GONE, 101, 100) &&
 		   !wish_may_renew(WISH_IDLE, WISH_OWNER_GONE, 100, 100),
-	   "and while it stays");
+	   "and while it is idle");
 	ok(!wish_may_renew(WISH_NOTHING, WISH_OWNER_LIVES, 200, 100) &&
 		   !wish_may_renew(WISH_NONE, WISH_OWNER_LIVES, 200, 100),
 	   "and not when it was given back");
 
-	ok(wish_look_at_us(WISH_IDLE, 100, 50, 10, 0, 20) == 50, "it is looked at the end of a stay");
+	ok(wish_look_at_us(WISH_IDLE, 100, 50, 10, 0, 20) == 50,
+	   "it is looked at the end of its idle time");
 	ok(wish_look_at_us(WISH_IDLE, 100, 150, 10, 0, 20) == 100, "and when a renewal is due");
-	ok(wish_look_at_us(WISH_HAND_OVER, 100, 0, 10, 0, 20) == 100, "if there is no stay: then only");
+	ok(wish_look_at_us(WISH_HAND_OVER, 100, 0, 10, 0, 20) == 100,
+	   "without an idle time: then only");
 	ok(wish_look_at_us(WISH_HOLD, 100 * S, 50, 30 * S, 0, 60 * S) == 90 * S,
 	   "of an owner: when one could end");
 	ok(wish_look_at_us(WISH_HOLD, 100 * S, 50, 30, 0, 60 * S) == 61 * S,
-	   "but not again and again where stays are short");
+	   "but not again and again where idle times are short");
 	ok(wish_look_at_us(WISH_HOLD, 100, 50, 0, 0, 60) == 100, "if one could begin");
 	ok(wish_look_at_us(WISH_NOTHING, 100, 50, 30, 0, 60) == 100, "and not when it was given back");
 	ok(wish_look_at_us(WISH_HOLD, 100, 0, 0, 70, 60) == 70 &&

@@ -1,12 +1,12 @@
 /*
- * list_hosts.c
- *		Asking the broker for the list of hosts; see list_hosts.h.
+ * ask_hosts.c
+ *		Asking the broker for the list of hosts; see ask_hosts.h.
  */
 #include "postgres.h"
 
 #include "miscadmin.h"
 
-#include "session/list_hosts.h"
+#include "session/ask_hosts.h"
 #include "session/request.h"
 #include "shared/clock.h"
 #include "shared/guc.h"
@@ -38,7 +38,7 @@ static void fail_silent(void);
 static void fail(const HostListAnswer *answer);
 
 HostList *
-list_hosts(void)
+ask_hosts(void)
 {
 	HostList *list = NULL;
 
@@ -50,7 +50,7 @@ list_hosts(void)
 }
 
 HostList *
-list_hosts_if_possible(void)
+ask_hosts_if_possible(void)
 {
 	HostListAnswer answer;
 

@@ -1,6 +1,6 @@
 /*
- * disputes.c
- *		Configuration conflicts with other hosts; see disputes.h.
+ * conflicts.c
+ *		Configuration conflicts with other hosts; see conflicts.h.
  */
 #include "postgres.h"
 
@@ -9,7 +9,7 @@
 #include "common/hashfn.h"
 #include "utils/memutils.h"
 
-#include "broker/disputes.h"
+#include "broker/conflicts.h"
 #include "broker/host_entry.h"
 #include "broker/marks.h"
 #include "broker/members.h"
@@ -35,10 +35,10 @@
  * A conflict is told when all looks have found it for this long.  A host that has noticed a change
  * of a node, or of its own settings, writes a new entry within BEAT_LEAST_US.
  */
-#define DISPUTE_US INT64CONST(2500000)
+#define CONFLICT_US INT64CONST(2500000)
 
 /* Another configuration: this host could get a lock that is held under `config`. */
-typedef struct Dispute
+typedef struct Conflict
 {
 	HostConfig config;
 	HostConfig own;  /* of this host at the last finding */
@@ -52,13 +52,13 @@ typedef struct Dispute
 	int64 since_us;  /* each look since then found, or may have missed, the conflict */
 	bool told;
 	uint64 words; /* hash of the text in the log */
-} Dispute;
+} Conflict;
 
 static int64 looked_us; /* time of the last look */
 
-static Dispute *disputes; /* LUA_CONFIGS_MAX */
-static int dispute_count = 0;
-static bool in_dispute = false; /* published to sessions */
+static Conflict *conflicts; /* LUA_CONFIGS_MAX */
+static int conflict_count = 0;
+static bool in_conflict = false; /* published to sessions */
 
 /* A conflict published by an earlier broker, which this broker has neither found nor ruled out. */
 static uint64 inherited = 0; /* the other host; 0: none */
@@ -83,12 +83,12 @@ static int compared_count;
 static void look_at_standing(int64 now_us);
 static void let_vote(int64 now_us);
 static bool is_answered(int64_t *asked_us);
-static bool is_ripe(const Dispute *dispute);
+static bool is_ripe(const Conflict *conflict);
 static bool has_leases(int64 now_us);
 static int describe_others(StandingOther *others, bool all);
-static void find_other(const Dispute *dispute, StandingOther *other);
-static bool takes_or_holds(const Dispute *dispute);
-static bool stops(const Dispute *dispute);
+static void find_other(const Conflict *conflict, StandingOther *other);
+static bool takes_or_holds(const Conflict *conflict);
+static bool stops(const Conflict *conflict);
 static void pass_on_inherited(bool complete);
 static bool is_found(void);
 static void log_end(const char *name);
@@ -102,28 +102,28 @@ static void look_at(const HostRecord *record, int64 seen_us);
 static bool is_silent(int64 seen_us);
 static void note_guess(const HostsDifference *difference, const HostConfig *theirs, int64 seen_us);
 static bool surely_agrees(const HostConfig *theirs);
-static int find_dispute(uint64 host, const HostConfig *config);
+static int find_conflict(uint64 host, const HostConfig *config);
 static bool was_compared(const HostRecord *record, int64 seen_us);
-static void tell(Dispute *dispute);
+static void tell(Conflict *conflict);
 static int first_stopping(void);
 static void publish(void);
-static void explain(const Dispute *dispute, HostDispute *words);
+static void explain(const Conflict *conflict, HostConflict *words);
 
 void
-disputes_init(void)
+conflicts_init(void)
 {
-	HostDispute before;
+	HostConflict before;
 
-	disputes = MemoryContextAllocZero(TopMemoryContext, LUA_CONFIGS_MAX * sizeof(Dispute));
-	host_list_dispute(&before);
-	in_dispute = before.name[0] != '\0';
-	inherited = in_dispute ? before.host : 0;
+	conflicts = MemoryContextAllocZero(TopMemoryContext, LUA_CONFIGS_MAX * sizeof(Conflict));
+	host_list_conflict(&before);
+	in_conflict = before.name[0] != '\0';
+	inherited = in_conflict ? before.host : 0;
 	inherited_us = redlock_clock_us();
-	set_list_left(in_dispute && before.left);
+	set_list_left(in_conflict && before.left);
 }
 
 void
-find_disputes(int64 now_us)
+find_conflicts(int64 now_us)
 {
 	bool complete;
 	int kept = 0;
@@ -135,31 +135,31 @@ find_disputes(int64 now_us)
 	guessed = 0;
 	entry_look_again(); /* nodes may have changed since the entry was written */
 	complete = !read_all_told(now_us, look_at) && all_have_told(now_us);
-	for (int i = 0; i < dispute_count; i++)
+	for (int i = 0; i < conflict_count; i++)
 	{
-		Dispute *dispute = &disputes[i];
+		Conflict *conflict = &conflicts[i];
 
 		/*
 		 * not found: a node may have left the entry out, or the only node that knows the host is
 		 * away
 		 */
-		if (dispute->found_us != looked_us &&
-			(complete || !dispute->told || dispute->agreed_us == looked_us ||
-			 now_us - dispute->sure_us > HOST_LIVES_US))
+		if (conflict->found_us != looked_us &&
+			(complete || !conflict->told || conflict->agreed_us == looked_us ||
+			 now_us - conflict->sure_us > HOST_LIVES_US))
 		{
-			if (dispute->told)
-				log_end(dispute->facts.name);
+			if (conflict->told)
+				log_end(conflict->facts.name);
 			continue;
 		}
 		if (kept != i)
-			disputes[kept] = *dispute;
+			conflicts[kept] = *conflict;
 		kept++;
 	}
-	dispute_count = kept;
+	conflict_count = kept;
 	look_at_standing(now_us);
-	for (int i = 0; i < dispute_count; i++)
-		if (is_ripe(&disputes[i]) && !disputes[i].told)
-			tell(&disputes[i]);
+	for (int i = 0; i < conflict_count; i++)
+		if (is_ripe(&conflicts[i]) && !conflicts[i].told)
+			tell(&conflicts[i]);
 	pass_on_inherited(complete);
 	publish();
 	let_vote(now_us);
@@ -197,16 +197,23 @@ look_at_standing(int64 now_us)
  * Lets nodes vote whose answers this look has read.
  *
  * A node that is back may bring a conflict, and this host stops only when a conflict is ripe.
- * Until then no further node gets a vote.  A node about which this host guesses gets no vote
- * either, and is asked again soon.
+ * Until then no further node gets a vote.  Nor does a node get a vote while a reachable node lacks
+ * the present entry, which names the new voter: other hosts would not learn of the voter.  A node
+ * about which this host guesses gets no vote either, and is asked again soon.
  */
 static void
 let_vote(int64 now_us)
 {
 	if (guessed != 0)
 		beat_by(now_us + BEAT_LEAST_US);
-	for (int i = 0; i < dispute_count; i++)
-		if (lease_table->standing.begun && !is_ripe(&disputes[i]) && stops(&disputes[i]))
+	for (int i = 0; i < CORE_NODES_MAX; i++)
+		if ((members() & CORE_BIT(i)) && told_of(i)->behind && node_can_send(node_at(i)))
+		{
+			beat_at(now_us);
+			return;
+		}
+	for (int i = 0; i < conflict_count; i++)
+		if (lease_table->standing.begun && !is_ripe(&conflicts[i]) && stops(&conflicts[i]))
 			return;
 	for (int i = 0; i < CORE_NODES_MAX; i++)
 		if ((members() & ~guessed & CORE_BIT(i)) && told_of(i)->answered != 0)
@@ -215,7 +222,8 @@ let_vote(int64 now_us)
 
 /*
  * Has each node that this host reaches answered the present entry, and do these nodes form a
- * quorum?  *asked_us: when the first of them was asked.
+ * quorum?  A host that has not begun also waits for the first attempt at each other node: a node
+ * may only be far away.  *asked_us: when the first of them was asked.
  */
 static bool
 is_answered(int64_t *asked_us)
@@ -235,21 +243,22 @@ is_answered(int64_t *asked_us)
 			those |= CORE_BIT(i);
 			*asked_us = Min(*asked_us, told_of(i)->answered_us);
 		}
-		else if (node_can_send(node_at(i)))
+		else if (node_can_send(node_at(i)) ||
+				 (!lease_table->standing.begun && node_is_first_tried(node_at(i))))
 			return false;
 	}
 	return core_has_quorum(members_lists(), those);
 }
 
 /*
- * Has the conflict lasted for DISPUTE_US?  A passing conflict must not stop a host that takes
+ * Has the conflict lasted for CONFLICT_US?  A passing conflict must not stop a host that takes
  * locks.
  */
 static bool
-is_ripe(const Dispute *dispute)
+is_ripe(const Conflict *conflict)
 {
-	return dispute->told ||
-		   (dispute->sure_us == looked_us && looked_us - dispute->since_us >= DISPUTE_US);
+	return conflict->told ||
+		   (conflict->sure_us == looked_us && looked_us - conflict->since_us >= CONFLICT_US);
 }
 
 /* Does this host hold or ask for a lock, or is a key kept after its release? */
@@ -270,9 +279,9 @@ describe_others(StandingOther *others, bool all)
 {
 	int count = 0;
 
-	for (int i = 0; i < dispute_count; i++)
-		if (all || is_ripe(&disputes[i]))
-			find_other(&disputes[i], &others[count++]);
+	for (int i = 0; i < conflict_count; i++)
+		if (all || is_ripe(&conflicts[i]))
+			find_other(&conflicts[i], &others[count++]);
 	if (list_is_left())
 		others[count++] = (StandingOther){
 			.says = HOST_TAKES, .takes_for_us = PG_INT64_MAX / 4}; /* whoever left the nodes */
@@ -280,28 +289,28 @@ describe_others(StandingOther *others, bool all)
 }
 
 static void
-find_other(const Dispute *dispute, StandingOther *other)
+find_other(const Conflict *conflict, StandingOther *other)
 {
-	*other = standing_other(dispute->host, &dispute->config, dispute->difference.kinds,
-							dispute->facts.takes_for_s * INT64CONST(1000000) + looked_us -
-								dispute->seen_us);
+	*other = standing_other(conflict->host, &conflict->config, conflict->difference.kinds,
+							conflict->facts.takes_for_s * INT64CONST(1000000) + looked_us -
+								conflict->seen_us);
 }
 
 static bool
-takes_or_holds(const Dispute *dispute)
+takes_or_holds(const Conflict *conflict)
 {
 	StandingOther other;
 
-	find_other(dispute, &other);
+	find_other(conflict, &other);
 	return other.holds || (other.says != HOST_ASKS && other.says != HOST_REFUSES);
 }
 
 static bool
-stops(const Dispute *dispute)
+stops(const Conflict *conflict)
 {
 	StandingOther other;
 
-	find_other(dispute, &other);
+	find_other(conflict, &other);
 	return standing_stops(&lease_table->standing, &other);
 }
 
@@ -309,19 +318,19 @@ bool
 registry_may_ask(int64 now_us)
 {
 	return standing_may_take(&lease_table->standing, now_us) &&
-		   (!in_dispute || lease_table->standing.says == HOST_WARNS);
+		   (!in_conflict || lease_table->standing.says == HOST_WARNS);
 }
 
 bool
 registry_is_stopped(void)
 {
-	return in_dispute;
+	return in_conflict;
 }
 
 bool
-disputes_any(void)
+conflicts_any(void)
 {
-	return dispute_count > 0;
+	return conflict_count > 0;
 }
 
 void
@@ -364,11 +373,11 @@ registry_configured(int64 now_us)
 static void
 pass_on_inherited(bool complete)
 {
-	bool replaced = first_stopping() < dispute_count;
+	bool replaced = first_stopping() < conflict_count;
 	bool outlived = looked_us - inherited_us > HOST_LIVES_US;
 	bool over =
-		complete && dispute_count == 0 && !in_doubt && (inherited_agrees || !was_seen(inherited));
-	HostDispute words;
+		complete && conflict_count == 0 && !in_doubt && (inherited_agrees || !was_seen(inherited));
+	HostConflict words;
 
 	if (inherited == 0)
 		return;
@@ -376,7 +385,7 @@ pass_on_inherited(bool complete)
 		return;
 	if (!replaced || inherited_agrees)
 	{
-		host_list_dispute(&words);
+		host_list_conflict(&words);
 		log_end(words.name);
 	}
 	inherited = 0;
@@ -386,8 +395,8 @@ pass_on_inherited(bool complete)
 static bool
 is_found(void)
 {
-	for (int i = 0; i < dispute_count; i++)
-		if (disputes[i].sure_us == looked_us)
+	for (int i = 0; i < conflict_count; i++)
+		if (conflicts[i].sure_us == looked_us)
 			return true;
 	return false;
 }
@@ -483,7 +492,7 @@ look_at(const HostRecord *record, int64 seen_us)
 	static HostConfig theirs;
 	HostsDifference difference;
 	HostFacts facts;
-	Dispute *dispute;
+	Conflict *conflict;
 	bool same;
 	int i;
 
@@ -501,43 +510,43 @@ look_at(const HostRecord *record, int64 seen_us)
 		step_in_way = step_in_way || (apart_then.kinds & HOSTS_NODES) != 0;
 	}
 	note_guess(&difference, &theirs, seen_us);
-	i = find_dispute(record->id, &theirs);
+	i = find_conflict(record->id, &theirs);
 	if (i == LUA_CONFIGS_MAX)
 		return;
-	dispute = &disputes[i];
-	same = i < dispute_count && hosts_say_the_same(&dispute->config, &theirs);
+	conflict = &conflicts[i];
+	same = i < conflict_count && hosts_say_the_same(&conflict->config, &theirs);
 	if (difference.kinds == 0)
 	{
 		bool surely = surely_agrees(&theirs);
 
 		inherited_agrees = inherited_agrees || (surely && record->id == inherited);
 		in_doubt = in_doubt || !surely;
-		if (i == dispute_count)
+		if (i == conflict_count)
 			return;
-		if (same && !surely && looked_us - dispute->sure_us <= HOST_LIVES_US)
-			dispute->found_us = looked_us;
+		if (same && !surely && looked_us - conflict->sure_us <= HOST_LIVES_US)
+			conflict->found_us = looked_us;
 		else
-			dispute->agreed_us = looked_us;
+			conflict->agreed_us = looked_us;
 		return;
 	}
-	if (i < dispute_count && !(same && hosts_say_the_same(&dispute->own, entry_config())))
-		dispute->told = false; /* the text in the log is outdated */
-	if (i == dispute_count)
+	if (i < conflict_count && !(same && hosts_say_the_same(&conflict->own, entry_config())))
+		conflict->told = false; /* the text in the log is outdated */
+	if (i == conflict_count)
 	{
-		memset(dispute, 0, sizeof(*dispute));
-		dispute->since_us = looked_us;
-		dispute_count++;
+		memset(conflict, 0, sizeof(*conflict));
+		conflict->since_us = looked_us;
+		conflict_count++;
 	}
 	if (record->id == inherited)
-		dispute->since_us = Min(dispute->since_us, looked_us - DISPUTE_US);
-	dispute->own = *entry_config();
-	dispute->config = theirs;
-	dispute->sure_us = looked_us;
-	dispute->seen_us = seen_us;
-	dispute->facts = facts;
-	dispute->host = record->id;
-	dispute->difference = difference;
-	dispute->found_us = looked_us;
+		conflict->since_us = Min(conflict->since_us, looked_us - CONFLICT_US);
+	conflict->own = *entry_config();
+	conflict->config = theirs;
+	conflict->sure_us = looked_us;
+	conflict->seen_us = seen_us;
+	conflict->facts = facts;
+	conflict->host = record->id;
+	conflict->difference = difference;
+	conflict->found_us = looked_us;
 }
 
 static bool
@@ -576,18 +585,18 @@ surely_agrees(const HostConfig *theirs)
 
 /*
  * Returns the index of the conflict with this configuration; or of the conflict with this host,
- * which had another configuration; or dispute_count for a new one.
+ * which had another configuration; or conflict_count for a new one.
  */
 static int
-find_dispute(uint64 host, const HostConfig *config)
+find_conflict(uint64 host, const HostConfig *config)
 {
-	for (int i = 0; i < dispute_count; i++)
-		if (hosts_say_the_same(&disputes[i].config, config))
+	for (int i = 0; i < conflict_count; i++)
+		if (hosts_say_the_same(&conflicts[i].config, config))
 			return i;
-	for (int i = 0; i < dispute_count; i++)
-		if (disputes[i].host == host && disputes[i].found_us != looked_us)
+	for (int i = 0; i < conflict_count; i++)
+		if (conflicts[i].host == host && conflicts[i].found_us != looked_us)
 			return i;
-	return dispute_count;
+	return conflict_count;
 }
 
 /*
@@ -612,19 +621,19 @@ was_compared(const HostRecord *record, int64 seen_us)
 }
 
 static void
-tell(Dispute *dispute)
+tell(Conflict *conflict)
 {
-	HostDispute words;
+	HostConflict words;
 	uint64 hash;
 
-	explain(dispute, &words);
-	dispute->told = true;
+	explain(conflict, &words);
+	conflict->told = true;
 	hash = hash_bytes_extended((const unsigned char *) words.detail, strlen(words.detail),
-							   1 + takes_or_holds(dispute));
-	if (hash == dispute->words)
+							   1 + takes_or_holds(conflict));
+	if (hash == conflict->words)
 		return;
-	dispute->words = hash;
-	if (!takes_or_holds(dispute))
+	conflict->words = hash;
+	if (!takes_or_holds(conflict))
 		ereport(WARNING,
 				(errcode(ERRCODE_CONFIG_FILE_ERROR),
 				 errmsg("redlock host \"%s\" has other settings than this one, and takes no locks",
@@ -647,15 +656,15 @@ tell(Dispute *dispute)
 }
 
 /*
- * Returns the index of the first conflict that stops this host's locks; dispute_count: none does.
+ * Returns the index of the first conflict that stops this host's locks; conflict_count: none does.
  */
 static int
 first_stopping(void)
 {
 	int i = 0;
 
-	while (i < dispute_count &&
-		   !((is_ripe(&disputes[i]) || !lease_table->standing.begun) && stops(&disputes[i])))
+	while (i < conflict_count &&
+		   !((is_ripe(&conflicts[i]) || !lease_table->standing.begun) && stops(&conflicts[i])))
 		i++;
 	return i;
 }
@@ -664,44 +673,44 @@ first_stopping(void)
 static void
 publish(void)
 {
-	HostDispute words;
+	HostConflict words;
 	int i = first_stopping();
 
 	if (list_is_left())
 	{
 		explain_left(&words);
-		host_list_set_dispute(&words);
+		host_list_set_conflict(&words);
 	}
-	else if (i < dispute_count)
+	else if (i < conflict_count)
 	{
-		explain(&disputes[i], &words);
-		host_list_set_dispute(&words);
+		explain(&conflicts[i], &words);
+		host_list_set_conflict(&words);
 	}
-	else if (in_dispute && inherited == 0)
-		host_list_set_dispute(NULL);
-	in_dispute = list_is_left() || i < dispute_count || inherited != 0;
+	else if (in_conflict && inherited == 0)
+		host_list_set_conflict(NULL);
+	in_conflict = list_is_left() || i < conflict_count || inherited != 0;
 }
 
 static void
-explain(const Dispute *dispute, HostDispute *words)
+explain(const Conflict *conflict, HostConflict *words)
 {
 	StringInfoData detail;
 	StringInfoData hint;
 
 	initStringInfo(&detail);
 	initStringInfo(&hint);
-	host_list_explain(&dispute->own, &dispute->config, &dispute->difference, &detail, &hint);
+	host_list_explain(&conflict->own, &conflict->config, &conflict->difference, &detail, &hint);
 	memset(words, 0, sizeof(*words));
-	strlcpy(words->name, dispute->facts.name[0] != '\0' ? dispute->facts.name : "?",
+	strlcpy(words->name, conflict->facts.name[0] != '\0' ? conflict->facts.name : "?",
 			sizeof(words->name));
-	words->host = dispute->host;
-	snprintf(words->detail, sizeof(words->detail), "Its id is %016" PRIx64 ". %s", dispute->host,
+	words->host = conflict->host;
+	snprintf(words->detail, sizeof(words->detail), "Its id is %016" PRIx64 ". %s", conflict->host,
 			 detail.data);
-	if (stops(dispute) && dispute->config.standing == HOST_WARNS)
+	if (stops(conflict) && conflict->config.standing == HOST_WARNS)
 		appendStringInfoString(&hint,
 							   " Set redlock.on_disagreement to refuse on that host, or stop that "
 							   "host: with warn, that host goes on to take locks.");
-	else if (stops(dispute) && dispute->config.standing == HOST_HOLDS)
+	else if (stops(conflict) && conflict->config.standing == HOST_HOLDS)
 		appendStringInfoString(
 			&hint, " Wait until that host has released its locks: that host takes no new locks.");
 	strlcpy(words->hint, hint.data, sizeof(words->hint));

@@ -94,7 +94,7 @@ subtest 'the hosts are there' => sub {
 	{
 		wait_until(sub { names_on($host, 'WHERE nodes = 5') eq 'a b c' }, $host->name . ' knows all hosts');
 	}
-	is( $host{a}->safe_psql('postgres', <<'SQL'), 't|t|t|t|t|t|t', 'what it says of each');
+	is( $host{a}->safe_psql('postgres', <<'SQL'), 't|t|t|t|t|t|t', 'redlock_hosts describes each host');
 SELECT count(DISTINCT host_id) = 3 AND bool_and(host_id ~ '^[0-9a-f]{16}$'),
        bool_and(version = (SELECT default_version FROM pg_available_extensions WHERE name = 'redlock_pg')),
        bool_and(postgres LIKE current_setting('server_version_num')::int / 10000 || '%'),
@@ -244,14 +244,14 @@ LUA
 		sub { count_in_log($host{a}, 'redlock node \S+ does not keep the list of hosts: .*WRONGTYPE') == 2 },
 		'the log says so');
 	eval_on("redis.call('DEL', '$HOSTS')", @nodes[0, 1]);
-	wait_until(sub { names_on($host{a}, 'WHERE nodes = 5') eq 'a b c' }, 'they have it again');
+	wait_until(sub { names_on($host{a}, 'WHERE nodes = 5') eq 'a b c' }, 'all nodes have the list of hosts again');
 	eval_on(<<LUA, @nodes);
 for _, key in ipairs(redis.call('KEYS', '$HOSTS' .. '*')) do
 	redis.call('DEL', key)
 end
 LUA
 	wait_until(sub { names_on($host{a}, 'WHERE nodes = 5') eq 'a b c' }, 'and when all was deleted');
-	is(count_in_log($host{a}, 'has other settings'), 0, 'nobody has disagreed');
+	is(count_in_log($host{a}, 'has other settings'), 0, 'no conflict was logged');
 };
 
 subtest 'nodes fail' => sub {
@@ -290,7 +290,7 @@ subtest 'hosts come and go' => sub {
 
 	$host{c}->stop;
 	is(join(' ', map { "[$_]" } eval_on("return redis.call('ZSCORE', '$HOSTS', '$c')", @nodes)),
-		'[] [] [] [] []', 'one that is stopped has left');
+		'[] [] [] [] []', 'a stopped host has left the lists');
 	is(names_on($host{a}), 'a b', 'at once');
 	$host{c}->start;
 	wait_until(sub { names_on($host{a}) eq 'a b c' }, 'it comes again');
@@ -300,13 +300,13 @@ subtest 'hosts come and go' => sub {
 	is(names_on($host{a}), 'a b c', 'one that dies is not known to be dead');
 
 	# its entry names processes that end later
-	my $disputes = count_in_log($host{a}, 'has other settings than this one');
+	my $conflicts = count_in_log($host{a}, 'has other settings than this one');
 	$_->restart(empty => 1) foreach @nodes[0, 1, 2];
 	wait_until(sub { names_on($host{a}, 'WHERE nodes = 5') eq 'a b' }, 'nodes restart without their data');
 	is(names_on($host{a}, 'WHERE NOT agrees'), '', 'all agree');
 	wait_until(sub { names_on($host{a}) eq 'a b' }, 'until its time is over', 70);
 	cmp_ok(time - $killed_at, '<', 60, 'within a minute');
-	is(count_in_log($host{a}, 'has other settings than this one'), $disputes, 'nobody was said to disagree');
+	is(count_in_log($host{a}, 'has other settings than this one'), $conflicts, 'no further conflict was logged');
 	wait_nodes_ready($_, 5) foreach $host{a}, $host{b};
 };
 
@@ -319,7 +319,7 @@ subtest 'another prefix' => sub {
 	wait_until(sub { $beats->() > $before + 6 }, 'three beats of each');
 	is($_->safe_psql('postgres', "SELECT redlock_try('job', ttl => '10 s')"), 't', $_->name . ' acquires')
 	  foreach $host{a}, $host{b};
-	is(count_in_log($_, 'has other settings'), 0, 'nobody has disagreed') foreach $host{a}, $host{b};
+	is(count_in_log($_, 'has other settings'), 0, 'no conflict was logged') foreach $host{a}, $host{b};
 };
 
 subtest 'another max_ttl' => sub {
@@ -373,7 +373,7 @@ subtest 'another max_ttl' => sub {
 	# said to be no reason
 	set($host{a}, "redlock.on_disagreement = warn");
 	wait_agreed($host{a}, $host{b});
-	is($host{a}->safe_psql('postgres', "SELECT agrees FROM redlock_hosts WHERE name = 'b'"), 'f', 'they disagree still');
+	is($host{a}->safe_psql('postgres', "SELECT agrees FROM redlock_hosts WHERE name = 'b'"), 'f', 'the conflict lasts');
 	set($host{a}, "redlock.on_disagreement = refuse");
 	wait_refused($host{a});
 	kill 'TERM', broker_pid($host{a});
@@ -410,7 +410,7 @@ subtest 'another database' => sub {
 	like($result->{detail}, qr/At node \S+, that host uses database 0, and this host database 1\.$/, 'the error');
 	wait_until(
 		sub { ($host{a}->safe_psql('postgres', "SELECT standing FROM redlock_hosts WHERE name = 'b'")) eq 'refuses' },
-		'the others know that it refuses');
+		'host a knows that host b refuses');
 	is(psql_result($host{a}, "SELECT redlock_try('goes on')")->{state}, '', 'and go on');
 	like($host{b}->safe_psql('postgres', "SELECT disagreement FROM redlock_hosts WHERE name = 'a'"),
 		qr/At node \S+, that host uses database 0, and this host database 1\. Name the same database/, 'the view');
@@ -422,7 +422,7 @@ subtest 'other nodes' => sub {
 	# by other names, and one more
 	set($host{b}, "redlock.nodes = '" . join(',', map { $_->url(host => 'localhost') } @nodes[0 .. 3]) . "'");
 	wait_nodes_ready($host{b}, 4);
-	wait_until(sub { names_on($host{a}, 'WHERE agrees') eq 'a b' }, 'those that have enough in common agree');
+	wait_until(sub { names_on($host{a}, 'WHERE agrees') eq 'a b' }, 'hosts with enough common nodes agree');
 	my $log_end = -s $host{a}->logfile;
 
 	set($host{a}, "redlock.nodes = '" . node_urls(@nodes[0, 1, 2]) . "'");
@@ -430,7 +430,7 @@ subtest 'other nodes' => sub {
 	my @address = map { $_->address } @nodes;
 	my $result = wait_refused($host{a},
 		qr/Only that host has: $address[3], $address[4]; only this host has: $address[0], $address[1]\.$/);
-	like($result->{hint}, qr/^Set redlock\.nodes to the same nodes on both\./, 'and what to do');
+	like($result->{hint}, qr/^Set redlock\.nodes to the same nodes on both hosts\./, 'and what to do');
 	wait_until(sub { names_on($host{a}, 'WHERE NOT agrees AND nodes = 1') eq 'b' },
 		'the view has it, by the one node that both have', 60);
 	my %times;

@@ -1,6 +1,6 @@
 /*
- * lists_file.c
- *		The two lists of nodes in force, on disk; see lists_file.h.
+ * joint_file.c
+ *		The joint lists, on disk; see joint_file.h.
  */
 #include "postgres.h"
 
@@ -11,10 +11,10 @@
 #include "port/pg_crc32c.h"
 #include "storage/fd.h"
 
-#include "broker/lists_file.h"
+#include "broker/joint_file.h"
 
 /* pg_basebackup leaves out this directory. */
-#define LISTS_FILE PG_STAT_TMP_DIR "/redlock_pg.lists"
+#define JOINT_FILE PG_STAT_TMP_DIR "/redlock_pg.lists"
 
 /* The file.  A file of another build is rejected. */
 typedef struct Contents
@@ -32,56 +32,56 @@ static void complain(const char *what);
 static void complain_unused(const char *why);
 
 bool
-lists_file_write(const NodeUrls *now, const NodeUrls *next)
+joint_file_write(const NodeUrls *now, const NodeUrls *next)
 {
-	static Contents wanted;
+	static Contents updated;
 	FILE *file;
 	bool written;
 
-	wanted.size = sizeof(wanted);
-	wanted.now = *now;
-	wanted.next = *next;
-	wanted.crc = crc_of(&wanted);
-	if (memcmp(&wanted, &contents, sizeof(wanted)) == 0)
+	updated.size = sizeof(updated);
+	updated.now = *now;
+	updated.next = *next;
+	updated.crc = crc_of(&updated);
+	if (memcmp(&updated, &contents, sizeof(updated)) == 0)
 		return true;
 
-	file = AllocateFile(LISTS_FILE ".new", PG_BINARY_W);
+	file = AllocateFile(JOINT_FILE ".new", PG_BINARY_W);
 	if (file == NULL)
 	{
 		complain("create");
 		return false;
 	}
 	written = fchmod(fileno(file), S_IRUSR | S_IWUSR) == 0 &&
-			  fwrite(&wanted, sizeof(wanted), 1, file) == 1;
+			  fwrite(&updated, sizeof(updated), 1, file) == 1;
 	written = FreeFile(file) == 0 && written;
 	if (!written)
 	{
 		complain("write");
-		(void) unlink(LISTS_FILE ".new");
+		(void) unlink(JOINT_FILE ".new");
 		return false;
 	}
-	if (durable_rename(LISTS_FILE ".new", LISTS_FILE, LOG) != 0)
+	if (durable_rename(JOINT_FILE ".new", JOINT_FILE, LOG) != 0)
 		return false;
-	contents = wanted;
+	contents = updated;
 	return true;
 }
 
 void
-lists_file_remove(void)
+joint_file_remove(void)
 {
 	memset(&contents, 0, sizeof(contents));
-	if (access(LISTS_FILE, F_OK) == 0)
-		(void) durable_unlink(LISTS_FILE, LOG);
+	if (access(JOINT_FILE, F_OK) == 0)
+		(void) durable_unlink(JOINT_FILE, LOG);
 }
 
 bool
-lists_file_read(NodeUrls *now, NodeUrls *next)
+joint_file_read(NodeUrls *now, NodeUrls *next)
 {
 	FILE *file;
 	bool whole;
 
-	(void) unlink(LISTS_FILE ".new"); /* left by a crash */
-	file = AllocateFile(LISTS_FILE, PG_BINARY_R);
+	(void) unlink(JOINT_FILE ".new"); /* left by a crash */
+	file = AllocateFile(JOINT_FILE, PG_BINARY_R);
 	if (file == NULL)
 	{
 		if (errno != ENOENT)
@@ -120,7 +120,7 @@ complain_unused(const char *why)
 {
 	ereport(
 		WARNING,
-		(errcode(ERRCODE_CONFIG_FILE_ERROR), errmsg("redlock file \"%s\" is not used", LISTS_FILE),
+		(errcode(ERRCODE_CONFIG_FILE_ERROR), errmsg("redlock file \"%s\" is not used", JOINT_FILE),
 		 errdetail(
 			 "The file has the two lists of nodes that were in force when the server stopped. %s",
 			 why),
@@ -132,5 +132,5 @@ static void
 complain(const char *what)
 {
 	ereport(LOG, (errcode_for_file_access(),
-				  errmsg("could not %s redlock file \"%s\": %m", what, LISTS_FILE)));
+				  errmsg("could not %s redlock file \"%s\": %m", what, JOINT_FILE)));
 }

@@ -1,13 +1,13 @@
 /*
- * disputes.h
- *		Configuration conflicts, called disputes in the code: comparing other hosts with this host,
+ * conflicts.h
+ *		Configuration conflicts, "conflicts" in the code: comparing other hosts with this host,
  *		this host's standing (protocol/standing.h), and the texts for the log and for sessions.
  *
  * Used by the parts of the registry.  The broker calls the registry_... functions, through
  * registry.h.
  */
-#ifndef REDLOCK_DISPUTES_H
-#define REDLOCK_DISPUTES_H
+#ifndef REDLOCK_CONFLICTS_H
+#define REDLOCK_CONFLICTS_H
 
 #include "protocol/hosts.h"
 
@@ -25,14 +25,14 @@ extern bool registry_may_ask(int64 now_us);
 extern bool registry_is_stopped(void);
 
 /* Takes over the conflict that the former broker published. */
-extern void disputes_init(void);
+extern void conflicts_init(void);
 
 /*
  * Compares this host with the entries that the nodes have sent, decides whether this host takes
- * locks, and publishes conflicts.  disputes_any: is there a conflict?
+ * locks, and publishes conflicts.  conflicts_any: is there a conflict?
  */
-extern void find_disputes(int64 now_us);
-extern bool disputes_any(void);
+extern void find_conflicts(int64 now_us);
+extern bool conflicts_any(void);
 
 /*
  * Calls read for each entry in the answers of nodes.  Returns true if there are more entries than
@@ -47,4 +47,4 @@ extern bool read_all_told(int64 now_us, void (*read)(const HostRecord *record, i
 extern bool read_other(const HostRecord *record, int64 seen_us, HostFacts *facts,
 					   HostConfig *theirs);
 
-#endif /* REDLOCK_DISPUTES_H */
+#endif /* REDLOCK_CONFLICTS_H */

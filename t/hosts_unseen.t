@@ -1,0 +1,179 @@
+# A newcomer with a wrong list of nodes has one node in common with a host that holds a lock, and
+# learns of that host late: the common node is far away, or tells other hosts first.
+#
+# Protects from: a newcomer that takes locks while the first attempt to reach a node is under way;
+# a node that votes before the other nodes know of the voter; a node whose clock was set back, and
+# that forgets hosts; many refused hosts that hide a host with locks.
+#
+# Takes over a minute: a node is late by some seconds, and hosts beat every ten seconds.
+
+use strict;
+use warnings;
+
+use HostileNode;
+use IO::Socket::INET;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use RedlockTest;
+use Test::More;
+use Time::HiRes qw(sleep time);
+
+my @own = redis_nodes(2);
+my @others = redis_nodes(2);
+my @spare = redis_nodes(3);
+my $clock_lib = preload('wrong_clock');
+my $clock = PostgreSQL::Test::Utils::tempdir() . '/offset';
+write_mapped($clock, 0);
+my $common;
+{
+	local $ENV{LD_PRELOAD} = $clock_lib;
+	local $ENV{WRONG_CLOCK_FILE} = $clock;
+	$common = redis_node();
+}
+my $timeout = "redlock.node_timeout = '20s'";
+my $holder = redlock_cluster('a', nodes => [ @own, $common ], conf => $timeout);
+my $holder_id = host_id($holder);
+my $held = session($holder);
+
+sub state_on { return psql_result($_[0], "SELECT redlock_try('tried', ttl => '5s')")->{state}; }
+
+# A host that is set up, and has not yet started with these nodes.
+sub prepared
+{
+	my ($name, %options) = @_;
+	my $host = PostgreSQL::Test::Cluster->new($name);
+
+	$host->init;
+	$host->append_conf('postgresql.conf', "max_prepared_transactions = 5\n" . redlock_conf(%options));
+	$host->append_conf('postgresql.conf', "redlock.nodes = ''\n");
+	$host->start;
+	$host->safe_psql('postgres', 'CREATE EXTENSION redlock_pg');
+	$host->stop;
+	$host->append_conf('postgresql.conf', redlock_conf(%options));
+	return $host;
+}
+
+sub hold
+{
+	wait_until(sub { state_on($holder) eq '' }, 'the first host takes locks', 60);
+	$held->query("SELECT redlock_acquire('job', scope => 'session', ttl => '20s')");
+	return;
+}
+
+# The newcomer asks for the lock until it is refused for its list.
+sub is_refused
+{
+	my ($newcomer, $what) = @_;
+	my %states;
+
+	wait_until(
+		sub {
+			my $result = psql_result($newcomer, "SELECT redlock_try('job', scope => 'session', ttl => '20s')");
+			$states{ $result->{state} || $result->{out} }++;
+			return $states{'55000'} || $states{t};
+		},
+		"$what: the newcomer has an answer", 90);
+	ok(!$states{t}, "$what: the newcomer gets no lock that another host holds");
+	$held->query("SELECT redlock_release('job')");
+	return;
+}
+
+# ---- a reload names a node that is far away ----
+
+my $far = HostileNode->new($common);
+foreach my $delay (0.04, 0.3)
+{
+	my $newcomer = redlock_cluster("far" . 1000 * $delay, nodes => \@spare);
+
+	$far->obey([ '.', 'delay', $delay ]);
+	wait_until(sub { state_on($newcomer) eq '' }, 'a host takes locks by nodes of its own');
+	hold();
+	$newcomer->append_conf('postgresql.conf', redlock_conf(nodes => [ $far, @others ]));
+	$newcomer->reload;
+	is_refused($newcomer, "answers after $delay s");
+	$newcomer->stop;
+}
+
+# ---- at a start, the name of a node is slow, or its first address is of no use ----
+
+my $names_lib = preload('slow_names');
+my $mute = IO::Socket::INET->new(LocalAddr => '127.0.0.2', LocalPort => $common->port, Listen => 5)
+  or die "listen: $!";
+my %answer = ('a slow name' => '800 127.0.0.1', 'a mute first address' => '0 127.0.0.2 127.0.0.1');
+foreach my $what (sort keys %answer)
+{
+	my $newcomer = prepared($what =~ s/ /_/gr, nodes => [ 'redis://common.test:' . $common->port, @others ]);
+
+	hold();
+	{
+		local $ENV{LD_PRELOAD} = $names_lib;
+		local $ENV{SLOW_NAMES} = $answer{$what};
+		$newcomer->start;
+	}
+	is_refused($newcomer, $what);
+	$newcomer->stop;
+}
+
+# ---- the clock of the common node is set back ----
+
+my $newcomer = prepared('newcomer', nodes => [ $common, @others ], conf => $timeout);
+hold();
+write_mapped($clock, -60);
+$newcomer->start;
+is_refused($newcomer, 'a clock that was set back');
+$newcomer->stop;
+
+# ---- many hosts that were refused ----
+
+# Hosts that refuse write their entries by the script that real hosts have loaded.
+$common->cli(qw(CONFIG SET slowlog-log-slower-than 0));
+my $sha;
+wait_until(sub { ($sha) = $common->cli(qw(SLOWLOG GET 128)) =~ /EVALSHA\s+([0-9a-f]{40})\s+0\s+beat/; return $sha; }, 'a beat is seen');
+$common->cli(qw(CONFIG SET slowlog-log-slower-than -1));
+hold();
+$common->cli('EVALSHA', $sha, 0, 'beat', sprintf('%016x', $_), 'redlock:', "refused$_", "settings$_", 1) foreach 1 .. 20;
+$newcomer->start;
+is_refused($newcomer, 'beside twenty refused hosts');
+$newcomer->stop;
+
+# ---- a node votes again while the common node has yet to answer ----
+
+$own[0]->kill9;
+$others[0]->kill9;
+wait_beats($holder_id, $common);
+# The common node stops before the next beat, ten seconds after the last beat, so the next entry,
+# with the node that is back, waits behind this beat.  The common node's clock is a minute behind.
+my $beat;
+wait_until(
+	sub {
+		$beat = last_beat($holder_id, $common) / 1000 + 60;
+		my $age = time - $beat;
+		return $age > 7 && $age < 9.5;
+	},
+	'soon there is another beat', 60);
+$common->pause;
+sleep($beat + 10.5 - time);
+$own[0]->start;
+sleep 2.5;
+$common->resume;
+wait_until(sub { psql_result($holder, "SELECT count(*) FROM redlock_nodes WHERE state = 'ready'")->{out} eq '3' }, 'the node is back');
+$newcomer->start;
+my (%taken, %states);
+wait_until(
+	sub {
+		foreach my $host ($holder, $newcomer)
+		{
+			my $s = $taken{ $host->name };
+			next if $s;
+			$s = session($host);
+			my $result = $s->run("SELECT redlock_try('job', scope => 'session', ttl => '20s')");
+			$states{ $host->name }{ $result->{state} || $result->{out} }++;
+			if (($result->{out} // '') eq 't') { $taken{ $host->name } = $s; }
+			else { $s->quit; }
+		}
+		return $states{newcomer}{'55000'} || keys %taken == 2;
+	},
+	'one of the hosts is refused', 90);
+isnt(scalar keys %taken, 2, 'two hosts without a node out of reach do not both hold the lock');
+
+done_testing();
