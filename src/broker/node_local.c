@@ -100,6 +100,7 @@ node_local_begin(RedisNode *node, int64 now_us)
 	}
 	node->state = NODE_HANDSHAKE; /* as other nodes before their duty */
 	node->failures = 0;
+	node->flush_wanted = true; /* another pass: the broker waits for the first look at its nodes */
 	node_begin_duty(node, now_us);
 }
 
@@ -356,10 +357,12 @@ node_local_flush(RedisNode *node, int64 now_us)
 {
 	uint32 count;
 	bool forgot = false;
+	bool has_begun = node->flush_wanted;
 
+	node->flush_wanted = false;
 	if (node_is_subscriber(node))
-		return deliver(node, now_us);
-	if (node->in_flight == NULL || !node_is_on_duty(node))
+		return deliver(node, now_us) && !has_begun;
+	if (!node_is_on_duty(node))
 		return true;
 	count = node_in_flight(node);
 	for (uint32 i = 0; i < count; i++)
@@ -376,7 +379,7 @@ node_local_flush(RedisNode *node, int64 now_us)
 		node->in_flight_head = node->in_flight_tail = 0; /* the same memory again */
 	if (forgot)
 		node_fail(node, NODE_BACKING_OFF, "its data was lost; connecting again", now_us);
-	return count == 0;
+	return count == 0 && !has_begun;
 }
 
 /*

@@ -4,7 +4,7 @@
  */
 #include "protocol/local_node.h"
 
-#include <string.h>
+#include <stddef.h>
 
 #include "protocol/lua.h"
 
@@ -601,10 +601,9 @@ put_reader(local_data *data, const local_command *command, int64_t granted, int6
 static void
 drop_reader(local_data *data, local_reader *reader)
 {
-	int behind = (int) (data->reader + data->readers - reader - 1);
-
-	memmove(reader, reader + 1, sizeof(*reader) * (size_t) behind);
 	data->readers--;
+	for (; reader < data->reader + data->readers; reader++)
+		*reader = reader[1];
 }
 
 /* Is the barrier in force?  It ends with the next grant. */
