@@ -101,6 +101,10 @@ compose(Driver *of, DriverCommand *what)
 	command.value = value;
 	command.value_len = script_value(value, lease->secret, lease_table->host_id, lease->shared,
 									 lease->may_idle, lease_holder(lease));
+	command.secret = lease->secret;
+	command.host = lease_table->host_id;
+	command.may_idle = lease->may_idle;
+	command.holder = lease_holder(lease);
 	command.shared = lease->shared;
 	command.wall_clock_us = redlock_wall_clock_us();
 	command.ttl_ms = what->ttl_ms;

@@ -97,6 +97,7 @@
 
 #include "datatype/timestamp.h"
 #include "port/atomics.h"
+#include "storage/dsm.h"
 #include "storage/latch.h"
 #include "storage/lwlock.h"
 #include "storage/spin.h"
@@ -303,6 +304,8 @@ typedef struct LeaseTable
 	Settling settling;               /* (b) */
 	Standing standing;               /* (b) */
 	StepMemory own_mark;             /* (b) */
+	dsm_handle local_names;          /* (b) memory of the node inside the server; see
+									  * broker/node_local.h */
 	uint64 settings;                 /* (b) hash of the settings behind `standing`; 0: none */
 	pg_atomic_uint32 unsettled;      /* count of leases not on all lists; LEASE_UNSETTLED_UNKNOWN:
 									  * the lists are to change */
