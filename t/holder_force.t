@@ -70,14 +70,14 @@ kill 'CONT', $broker;
 wait_until(sub { states($host_a, 'late') eq 'lost' }, 'its renewal is refused');
 is(key_count('redlock:late', @nodes), 0, 'and brings no key back');
 is($on_a->run("SELECT redlock_check('late')")->{state}, '40001', 'the session hears of it');
-cmp_ok($on_b->query("SELECT redlock_acquire('late', scope => 'session')"), '>', $token, 'the next token is larger');
+cmp_ok($also_b->query("SELECT redlock_acquire('late', scope => 'session')"), '>', $token, 'the next token is larger');
 $on_a->query("SELECT redlock_release('late')");
-is($on_b->query("SELECT redlock_check('late') > '0'"), 't', 'the release of the former holder harms nobody');
+is($also_b->query("SELECT redlock_check('late') > '0'"), 't', 'the release of the former holder harms nobody');
 
 # the lock of a session of the same host
 is(force('late') =~ /cluster="b"/, 1, 'a lock of the same host');
 wait_until(sub { states($host_b, 'late') eq 'lost' }, 'is lost as well', 5);
-$on_b->query("SELECT redlock_release('late')");
+$also_b->query("SELECT redlock_release('late')");
 
 # ---- shared, permits, idle, detached ----
 
