@@ -21,7 +21,7 @@
 /* A key, or a pattern in which each character has a backslash. */
 #define INSPECT_KEY_SIZE (2 * LUA_KEY_MAX + 2)
 
-/* What the nodes said. */
+/* The answers of the nodes. */
 typedef struct InspectAnswer
 {
 	core_lists lists; /* lists of nodes in force */
