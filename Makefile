@@ -20,7 +20,7 @@
 
 MODULE_big = redlock_pg
 OBJS = redlock_pg.o $(patsubst %,src/%.o, \
-	protocol/core protocol/core_acquire protocol/core_debts protocol/core_renew protocol/entry protocol/force_release protocol/guard protocol/hearing protocol/hosts protocol/inspection protocol/lua protocol/lua_text protocol/overlap \
+	protocol/core protocol/core_acquire protocol/core_debts protocol/core_renew protocol/entry protocol/force_release protocol/guard protocol/hearing protocol/hosts protocol/inspection protocol/local_names protocol/local_node protocol/lua protocol/lua_text protocol/overlap \
 	protocol/permits protocol/probe protocol/release_queue protocol/rules protocol/settling protocol/several \
 	protocol/node_index protocol/standing protocol/steps protocol/value protocol/waiters protocol/wish protocol/words driver/driver driver/turns \
 	shared/alarm shared/clock shared/guc shared/holder shared/host_list shared/inspect_queue shared/lease shared/lease_broker \
@@ -28,7 +28,7 @@ OBJS = redlock_pg.o $(patsubst %,src/%.o, \
 	shared/memory shared/new_names shared/node_status shared/run_report shared/text shared/tls_file shared/url \
 	broker/broker broker/conflicts broker/deadlock broker/host_entry broker/host_pages broker/inspector broker/joint_file \
 	broker/leaving broker/local_wait broker/loop broker/marks broker/members broker/node broker/node_checks \
-	broker/node_news broker/node_pipeline broker/registry broker/resolver broker/script \
+	broker/node_local broker/node_news broker/node_pipeline broker/registry broker/resolver broker/script \
 	broker/subscription broker/timers broker/tls broker/told broker/trouble broker/world \
 	session/ask_hosts session/detached session/effects session/encoding session/fence session/force session/gate session/holdings session/inspect_lock \
 	session/loss session/loss_alarm session/misuse session/permit_queue session/request \
@@ -74,7 +74,11 @@ ifneq (,$(findstring PostgreSQL 15,$(shell $(PG_CONFIG) --version)))
 PG_CFLAGS += -fvisibility=hidden -D'PGDLLEXPORT=__attribute__((visibility("default")))'
 endif
 SHLIB_LINK = $(if $(filter yes,$(with_tls)),$(TLS_LIBS)) -lhiredis $(PTHREAD_LIBS)
-EXTRA_CLEAN = $(UNIT_TESTS) $(SIMULATORS) test/sim/conformance
+EXTRA_CLEAN = $(UNIT_TESTS) $(SIMULATORS) test/sim/conformance $(EXEC) $(EXEC_OBJS)
+
+# PGXS builds a library or a program, not both, so the rules of the program are below.
+EXEC = exec/redlock-exec
+EXEC_OBJS = $(patsubst %,exec/%.o,front keeper lock main watch)
 
 # No query gains from bitcode, and inlined code could not call the library's hidden functions.
 override with_llvm = no
@@ -87,6 +91,31 @@ include $(PGXS)
 ifneq (,$(filter 9.% 10 11 12 13 14,$(MAJORVERSION)))
 $(error redlock_pg needs PostgreSQL 15 or later; $(PG_CONFIG) is that of $(MAJORVERSION))
 endif
+
+# Needs signalfd, timerfd and /proc.
+ifeq ($(PORTNAME), linux)
+all: $(EXEC)
+install: install-exec
+endif
+
+$(EXEC_OBJS): override CPPFLAGS := -I$(includedir) $(CPPFLAGS)
+$(EXEC_OBJS): $(srcdir)/Makefile $(srcdir)/exec/redlock_exec.h
+
+$(EXEC): $(EXEC_OBJS)
+	$(CC) $(CFLAGS) $^ $(LDFLAGS) $(LDFLAGS_EX) -L$(libdir) -lpq -o $@
+
+install-exec: $(EXEC) installdirs-exec
+	$(INSTALL_PROGRAM) $(EXEC) '$(DESTDIR)$(bindir)/redlock-exec'
+
+installdirs: installdirs-exec
+installdirs-exec:
+	$(MKDIR_P) '$(DESTDIR)$(bindir)'
+
+uninstall: uninstall-exec
+uninstall-exec:
+	rm -f '$(DESTDIR)$(bindir)/redlock-exec'
+
+.PHONY: install-exec installdirs-exec uninstall-exec
 
 # README.md links to docs/, so both are installed together.
 document_kinds = $(notdir $(patsubst %/,%,$(wildcard $(srcdir)/docs/*/)))
@@ -125,7 +154,7 @@ UNIT_CC = $(CC) -std=c99 -Wall -Wextra -Werror -g -Isrc
 CORE = core core_acquire core_debts core_renew
 CORE_FILES = $(CORE:%=src/protocol/%.c)
 
-UNIT_TESTS = $(patsubst %,test/unit/%_test,core entry force_release guard hearing holder hosts inspection joint node_index node_status overlap permits probe release_queue rules script settling several standing steps url value waiters wish words)
+UNIT_TESTS = $(patsubst %,test/unit/%_test,core entry force_release guard hearing holder hosts inspection joint local_names node_index node_status overlap permits probe release_queue rules script settling several standing steps url value waiters wish words)
 
 test/unit/core_test: test/unit/laws.c $(CORE_FILES)
 test/unit/entry_test: src/protocol/entry.c src/protocol/rules.c src/protocol/wish.c
@@ -136,6 +165,7 @@ test/unit/holder_test: src/shared/holder.c src/shared/text.c
 test/unit/hosts_test: src/protocol/hosts.c src/protocol/words.c src/protocol/overlap.c $(CORE_FILES)
 test/unit/inspection_test: src/protocol/inspection.c src/protocol/value.c $(CORE_FILES)
 test/unit/joint_test: test/unit/laws.c $(CORE_FILES)
+test/unit/local_names_test: src/protocol/local_names.c src/protocol/local_node.c
 test/unit/node_status_test: src/shared/node_status.c test/unit/server.c
 test/unit/overlap_test: src/protocol/overlap.c $(CORE_FILES)
 test/unit/permits_test: src/protocol/permits.c
@@ -174,14 +204,14 @@ unit: $(UNIT_TESTS) test/unit/lua_text.t test/unit/next_version.t test/unit/make
 # Both directories have a node.h: the simulator's comes first.
 SIM_CC = $(CC) -std=c99 -Wall -Wextra -Werror -O2 -g -Itest/sim -Itest/unit -Isrc
 SIM_FILES = sim world plan story node wire word host host_world reload peer session operator fault check debt
-SIM_PURE = $(patsubst %,src/protocol/%,$(CORE) entry guard hearing node_index release_queue rules settling waiters wish) \
+SIM_PURE = $(patsubst %,src/protocol/%,$(CORE) entry guard hearing local_node node_index release_queue rules settling waiters wish) \
 	src/driver/driver src/driver/turns
 SIM_HEADERS = $(wildcard test/sim/*.h) test/unit/laws.h test/unit/dice.h src/protocol/lua.h $(filter-out $(CORE:%=src/protocol/%.h),$(SIM_PURE:%=%.h)) src/protocol/core.h src/protocol/core_internal.h src/driver/driver_lease.h src/driver/driver_world.h
 
 test/sim/sim: $(SIM_FILES:%=test/sim/%.c) test/unit/laws.c $(SIM_PURE:%=%.c) $(SIM_HEADERS)
 	$(SIM_CC) -o $@ $(filter %.c,$^)
 
-test/sim/crowd: test/sim/crowd.c test/sim/node.c src/driver/turns.c $(patsubst %,src/protocol/%.c,$(CORE) hearing rules waiters) $(SIM_HEADERS)
+test/sim/crowd: test/sim/crowd.c test/sim/node.c src/driver/turns.c $(patsubst %,src/protocol/%.c,$(CORE) hearing local_node rules waiters) $(SIM_HEADERS)
 	$(SIM_CC) -o $@ $(filter %.c,$^)
 
 test/sim/deadlock: test/sim/deadlock.c src/protocol/probe.c src/protocol/probe.h test/sim/invariant.h test/unit/dice.h
@@ -196,7 +226,7 @@ test/sim/permits: test/sim/permits.c src/protocol/permits.c src/protocol/permits
 test/sim/changes: test/sim/changes.c $(patsubst %,src/protocol/%.c,$(CORE) hosts overlap standing steps words) $(patsubst %,src/protocol/%.h,core hosts lua overlap standing steps words) test/sim/invariant.h test/unit/dice.h
 	$(SIM_CC) -o $@ $(filter %.c,$^)
 
-test/sim/conformance: test/sim/conformance.c test/sim/cases.c test/sim/node.c src/protocol/lua.c src/protocol/lua_text.c $(SIM_HEADERS)
+test/sim/conformance: test/sim/conformance.c test/sim/cases.c test/sim/node.c src/protocol/local_node.c src/protocol/lua.c src/protocol/lua_text.c $(SIM_HEADERS)
 	$(SIM_CC) -o $@ $(filter %.c,$^) -lhiredis
 
 sim: test/sim/sim

@@ -8,7 +8,8 @@
 #   scripts/test.sh sim                the core in the simulator: a short campaign,
 #                                      its mutants, its node against a real one,
 #                                      and the mutants of the nodes' script
-#   scripts/test.sh regress            pg_regress and the isolation tester
+#   scripts/test.sh regress            pg_regress and the isolation tester, with five
+#                                      nodes and with redlock.nodes = 'local'
 #   scripts/test.sh tap [t/FILE.t ...] the TAP tests, or some of them
 #   scripts/test.sh guest              PostgreSQL's own tests, bare and with us
 #   scripts/test.sh chaos              two minutes of real faults on real servers
@@ -185,28 +186,46 @@ run_chaos()
     cat "$TMP/chaos.log"
 }
 
-# Runs pg_regress and the isolation tester, the second also if the first fails.  A
-# long redlock.node_timeout keeps a busy machine from failing the tests.
+# Runs pg_regress and the isolation tester on a server with five nodes, and on a server
+# with the node inside it.
 run_regress()
 {
-    local status name suite skip out
+    local name
 
-    heading "regression and isolation tests"
     for name in 1 2 3 4 5; do
         start_redis "n$name"
     done
-    init_postgres main <<CONF
-        shared_preload_libraries = 'redlock_pg'
+    # a long redlock.node_timeout keeps a busy machine from failing the tests
+    run_regress_on main 5 "regression and isolation tests" <<CONF
         redlock.nodes = '$(redis_urls n1 n2 n3 n4 n5)'
         redlock.node_timeout = '10s'
-        max_prepared_transactions = 5
 CONF
-    start_postgres main
-    if ! value_on main "CREATE EXTENSION redlock_pg" ||
-        ! wait_for_value main "SELECT count(*) FROM redlock_nodes WHERE state = 'ready'" 5; then
-        psql_on main -c "SELECT * FROM redlock_nodes" || true
-        show_findings "$TMP/pg.main.log"
-        tail -n 30 "$TMP/pg.main.log"
+    for name in 1 2 3 4 5; do
+        stop_redis "n$name"
+    done
+    run_regress_on local 1 "regression and isolation tests with redlock.nodes = 'local'" <<CONF
+        redlock.nodes = 'local'
+CONF
+}
+
+# Runs both on server $1 with $2 nodes and the settings of stdin, the second also if the
+# first fails.
+run_regress_on()
+{
+    local server=$1 nodes=$2 status suite skip out
+
+    heading "$3"
+    init_postgres "$server" < <(
+        cat
+        echo "shared_preload_libraries = 'redlock_pg'"
+        echo "max_prepared_transactions = 5"
+    )
+    start_postgres "$server"
+    if ! value_on "$server" "CREATE EXTENSION redlock_pg" ||
+        ! wait_for_value "$server" "SELECT count(*) FROM redlock_nodes WHERE state = 'ready'" "$nodes"; then
+        psql_on "$server" -c "SELECT * FROM redlock_nodes" || true
+        show_findings "$TMP/pg.$server.log"
+        tail -n 30 "$TMP/pg.$server.log"
         count 0 1
         return
     fi
@@ -222,8 +241,9 @@ CONF
             out=output_iso
             ;;
         esac
+        rm -f $out/regression.diffs
         status=0
-        PGHOST=$TMP/tmp PGPORT=${PG_PORT[main]} \
+        PGHOST=$TMP/tmp PGPORT=${PG_PORT[$server]} \
             make PG_CONFIG="$PG_CONFIG" installcheck TAP_TESTS= $skip= \
             >"$TMP/$suite.log" 2>&1 || status=$?
         grep -E '^(test|    ) .*\.\.\.|^(not )?ok\>|^# ' "$TMP/$suite.log" || true
@@ -233,16 +253,13 @@ CONF
             else
                 tail -n 40 "$TMP/$suite.log"
             fi
-            show_findings "$TMP/pg.main.log"
+            show_findings "$TMP/pg.$server.log"
             echo "-- end of the server's log"
-            tail -n 60 "$TMP/pg.main.log"
+            tail -n 60 "$TMP/pg.$server.log"
         fi
     done
 
-    stop_postgres main
-    for name in 1 2 3 4 5; do
-        stop_redis "n$name"
-    done
+    stop_postgres "$server"
 }
 
 # Runs a TAP file; writes the report into NAME.out, and the counts into NAME.count.

@@ -174,6 +174,14 @@ ALTER SYSTEM SET redlock.nodes = 'redis://h:1,redis://i:1,redis://u:geheim@H:1';
 ALTER SYSTEM SET redlock.nodes = 'redis://h,redis://h:6379';
 ALTER SYSTEM SET redlock.nodes = 'redis://h:1/0,redis://h:1/7';
 ALTER SYSTEM SET redlock.nodes = 'unix:///socket,unix:///socket?db=1';
+-- the node inside the server goes with no other
+ALTER SYSTEM SET redlock.nodes = 'local,redis://u:geheim@h:1';
+\echo :SQLSTATE
+ALTER SYSTEM SET redlock.nodes = 'redis://u:geheim@h:1 local';
+ALTER SYSTEM SET redlock.nodes = 'local local';
+ALTER SYSTEM SET redlock.nodes = 'Local';
+ALTER SYSTEM SET redlock.nodes_next = 'local';
+\echo :SQLSTATE
 -- one more than there may be
 SELECT string_agg('redis://h:' || i, ',') AS many FROM generate_series(1, 16) i \gset
 ALTER SYSTEM SET redlock.nodes = :'many';
@@ -207,7 +215,7 @@ ALTER SYSTEM RESET redlock.nodes;
 
 -- The list that is in use, as this server's administrator sees it: every node,
 -- no credentials.
-SELECT count(*), bool_and(url ~ '^(redis|unix)://(\*\*\*@)?[^@]+$') AS redacted
+SELECT count(*) IN (1, 5) AS all_of_them, bool_and(url ~ '^((redis|unix)://(\*\*\*@)?[^@]+|local)$') AS redacted
   FROM regexp_split_to_table(current_setting('redlock.nodes'), ', ') url;
 SELECT boot_val, reset_val, setting = current_setting('redlock.nodes') AS same
   FROM pg_settings WHERE name = 'redlock.nodes';

@@ -5,6 +5,9 @@
 -- credentials or internals in an address; functions and views that only a
 -- superuser can use.
 
+-- the tests run with five nodes, and with the node inside the server
+SELECT count(*) AS nodes FROM regexp_split_to_table(current_setting('redlock.nodes'), ', ') \gset
+
 -- waits until a query is true
 CREATE FUNCTION wait_until(query text) RETURNS boolean LANGUAGE plpgsql AS $$
 DECLARE
@@ -26,8 +29,9 @@ SELECT c.relname, a.attname, format_type(a.atttypid, a.atttypmod)
  WHERE c.relname IN ('redlock_locks', 'redlock_nodes', 'redlock_hosts', 'redlock_stats', 'redlock_roles') AND a.attnum > 0
  ORDER BY c.relname COLLATE "C", a.attnum;
 
--- five nodes, all ready, by address only
-SELECT count(*), count(DISTINCT node), bool_and(state = 'ready') AS ready,
+-- all nodes, all ready, by address only
+SELECT count(*) = :nodes AS all_of_them, count(DISTINCT node) = :nodes AS all_differ,
+       bool_and(state = 'ready') AS ready,
        bool_and(last_error IS NULL) AS no_error,
        bool_and(quarantine IS NULL AND quarantined_for IS NULL) AS no_quarantine,
        bool_and(node ~ '^[^@]+$') AS no_credentials,
@@ -40,7 +44,7 @@ SELECT name <> '' AS name, host_id ~ '^[0-9a-f]{16}$' AS host_id, version = extv
        postgres LIKE current_setting('server_version_num')::int / 10000 || '%' AS postgres,
        prefix, leases >= 0 AS leases, since <= last_seen AS since,
        last_seen BETWEEN now() - interval '1 min' AND clock_timestamp() AS last_seen,
-       nodes, settled, agrees, disagreement
+       nodes = :nodes AS nodes, settled, agrees, disagreement
   FROM redlock_hosts, pg_extension WHERE extname = 'redlock_pg';
 
 -- locks: one row for each, not for each acquisition
@@ -70,7 +74,7 @@ SELECT redlock_release_all();
 SELECT wait_until('SELECT count(*) = 0 FROM redlock_locks');
 
 -- Counters: by as many as there were leases, however often counted.  A majority
--- answers before we go on; all five do.  The ttl is so long that nothing is
+-- answers before we go on; all do.  The ttl is so long that nothing is
 -- renewed meanwhile.
 SELECT sum(votes_yes) AS yes, sum(votes_no) AS no, sum(votes_error) AS error FROM redlock_nodes \gset
 SELECT * FROM redlock_stats \gset
@@ -80,7 +84,7 @@ SELECT granted - :granted AS granted, released - :released AS released FROM redl
 -- the room they take
 SELECT locks - :locks AS locks, max_locks = current_setting('redlock.max_locks')::int AS max_locks
   FROM redlock_stats;
-SELECT wait_until(format('SELECT sum(votes_yes) - %s = 10 FROM redlock_nodes', :yes));
+SELECT wait_until(format('SELECT sum(votes_yes) - %s = 2 * %s FROM redlock_nodes', :yes, :nodes));
 SELECT sum(votes_no) - :no AS no, sum(votes_error) - :error AS error FROM redlock_nodes;
 SELECT bool_and(rtt_us > 0) AS rtt FROM redlock_nodes;
 -- one of two: nothing is released, also after a while
@@ -110,7 +114,7 @@ SET ROLE regress_redlock_user;
 SELECT redlock_acquire('a', scope => 'session') > 0, redlock_try('a', scope => 'session');
 SELECT redlock_check('a') > '0';
 SELECT resource, state, scope, pid = pg_backend_pid() AS mine FROM redlock_locks WHERE state = 'held';
-SELECT count(*) FROM redlock_nodes WHERE state = 'ready';
+SELECT count(*) = :nodes AS all_of_them FROM redlock_nodes WHERE state = 'ready';
 SELECT granted > 0 AS granted FROM redlock_stats;
 SELECT count(*) FROM redlock_hosts;
 SELECT redlock_release('a'), redlock_release_all();
@@ -123,12 +127,12 @@ RESET ROLE;
 DROP ROLE regress_redlock_user;
 
 -- functions in FROM and with columns of their own
-SELECT count(*) FROM redlock_node_rows() n WHERE n.state = 'ready';
+SELECT count(*) = :nodes AS all_of_them FROM redlock_node_rows() n WHERE n.state = 'ready';
 SELECT (redlock_counter_row()).broker_pid = :broker_pid;
-SELECT count(*) FROM redlock_nodes a, redlock_nodes b, redlock_stats;
+SELECT count(*) = :nodes * :nodes AS pairs FROM redlock_nodes a, redlock_nodes b, redlock_stats;
 -- taken from the view while it is read
-SELECT count(redlock_try('x' || votes_yes || node, scope => 'session')) FROM redlock_nodes;
-SELECT count(redlock_release(resource)) FROM redlock_locks WHERE state = 'held';
+SELECT count(redlock_try('x' || votes_yes || node, scope => 'session')) = :nodes AS tried FROM redlock_nodes;
+SELECT count(redlock_release(resource)) = :nodes AS released FROM redlock_locks WHERE state = 'held';
 SELECT redlock_release_all();
 
 DROP FUNCTION wait_until;

@@ -344,7 +344,7 @@ count_vote(RedisNode *node, const InFlight *sent, const ScriptAnswer *answer, in
 {
 	NodeStatus *status = &node_status[node->index];
 
-	note_round_trip(status, now_us - sent->sent_us);
+	note_round_trip(status, Max(now_us - sent->sent_us, 1)); /* 0 would mean: unknown */
 	if (answer->reply >= CORE_REPLY_ERROR)
 	{
 		node_set_error(node, answer->text);

@@ -15,6 +15,7 @@
 #include "broker/told.h"
 #include "protocol/hosts.h"
 #include "shared/host_list.h"
+#include "shared/lease.h"
 
 /*
  * Limits against nodes that lie.  A true page takes at least one host further, and hosts have few
@@ -66,6 +67,7 @@ static dsm_segment *list = NULL;
 static int64 drop_list_us;
 
 static void begin_reading(int64 now_us);
+static void add_self(int node, int64 now_us);
 static void ask_page(RedisNode *node, const char *after, size_t len, int64 now_us);
 static bool read_page(RedisNode *node, const redisReply *records, int64 now_us);
 static ReadConfig *keep_config(const HostRecord *record);
@@ -102,13 +104,38 @@ begin_reading(int64 now_us)
 	host_list_step();
 	entry_write();
 	for (int i = 0; i < CORE_NODES_MAX; i++)
-		if ((members() & CORE_BIT(i)) && node_can_send(node_at(i)))
+		if ((members() & CORE_BIT(i)) && node_is_local(node_at(i)))
+			add_self(i, now_us);
+		else if ((members() & CORE_BIT(i)) && node_can_send(node_at(i)))
 		{
 			reading.out |= CORE_BIT(i);
 			ask_page(node_at(i), "", 0, now_us);
 		}
 	if (reading.out == 0)
 		end_reading(now_us);
+}
+
+/* The node inside the server: this host is the only one. */
+static void
+add_self(int node, int64 now_us)
+{
+	uint64 id = lease_table->host_id;
+	HostRecord config = {0};
+	const char *text[2];
+	size_t len[2];
+	ReadHost *host;
+	bool found;
+
+	entry_texts(text, len);
+	config.config = text[1];
+	config.config_len = len[1];
+	host = hash_search(reading.hosts, &id, HASH_ENTER, &found);
+	host->known_to = found ? host->known_to | CORE_BIT(node) : CORE_BIT(node);
+	host->seen_us = now_us;
+	memcpy(host->facts, text[0], len[0]);
+	host->facts_len = len[0];
+	host->config = keep_config(&config);
+	reading.read |= CORE_BIT(node);
 }
 
 static void

@@ -96,7 +96,14 @@ begin(int place, int64 now_us)
 	out[place].waiting = 0;
 	out[place].until_us = now_us + redlock_node_timeout_ms * INT64CONST(1000);
 	for (int i = 0; i < CORE_NODES_MAX; i++)
-		if ((members() & asked & CORE_BIT(i)) && node_can_send(node_at(i)))
+		if ((members() & asked & CORE_BIT(i)) && node_is_local(node_at(i)))
+		{
+			answer->node[i].kind = INSPECTED_ERROR;
+			strlcpy(answer->node[i].error,
+					"the node inside the server is not inspected; see the view redlock_locks",
+					sizeof(answer->node[i].error));
+		}
+		else if ((members() & asked & CORE_BIT(i)) && node_can_send(node_at(i)))
 		{
 			out[place].waiting |= CORE_BIT(i);
 			send_question(place, node_at(i), by_text, now_us);

@@ -48,6 +48,7 @@ static int64 due_us = PG_INT64_MAX; /* see members_due_us */
 static void read_lists(Listed *listed, const NodeUrls *now, const NodeUrls *next);
 static void adopt_file(int64 now_us);
 static void warn_of_too_many(int count);
+static void warn_of_mixed(void);
 static void warn_of_third_list(void);
 static void warn_of_large_change(void);
 static Step step_to(const Listed *listed, const int *index, core_lists *to);
@@ -144,6 +145,11 @@ members_configure(int64 now_us,
 		warn_of_too_many(listed.count);
 		return false;
 	}
+	if (listed.count > 1 && listed.node[0].url->is_local)
+	{
+		warn_of_mixed();
+		return false;
+	}
 	find_indexes(&listed, index);
 	step = step_to(&listed, index, &to);
 	/* STEP_ASIDE: hosts with only one of the two lists cannot be asked */
@@ -201,6 +207,16 @@ warn_of_too_many(int count)
 		 errdetail("The two lists name %d nodes together; the limit is %d.", count, URL_NODES_MAX),
 		 errhint("Change the list in two parts. Until then the lists that are in force stay in "
 				 "force. If no list is in force, as after a start, no lock is acquired.")));
+}
+
+static void
+warn_of_mixed(void)
+{
+	ereport(WARNING,
+			(errcode(ERRCODE_CONFIG_FILE_ERROR),
+			 errmsg("redlock.nodes and redlock.nodes_next are not in force"),
+			 errdetail("redlock.nodes is local, and goes with no other node."),
+			 errhint("Set redlock.nodes_next to none. Or set redlock.nodes to Redis nodes.")));
 }
 
 static void

@@ -114,6 +114,9 @@ node_open(int index, const NodeUrl *url, GuardMemory *guard, int64 now_us)
 		node->in_flight =
 			MemoryContextAlloc(TopMemoryContext, NODE_IN_FLIGHT_MAX * sizeof(InFlight));
 		node->batch = MemoryContextAllocZero(TopMemoryContext, sizeof(ScriptBatch));
+		if (url->is_local)
+			node->answer =
+				MemoryContextAlloc(TopMemoryContext, NODE_IN_FLIGHT_MAX * sizeof(ScriptAnswer));
 	}
 	start(node, now_us);
 }
@@ -127,6 +130,9 @@ node_close(RedisNode *node, int64 now_us)
 		pfree(node->in_flight);
 		pfree(node->batch);
 	}
+	if (node->answer != NULL)
+		pfree(node->answer);
+	node->answer = NULL;
 	node->in_flight = NULL;
 	node->batch = NULL;
 }
@@ -204,6 +210,11 @@ node_on_time(RedisNode *node, int64 now_us, int64 looked_us)
 
 		case NODE_CONNECTING:
 		case NODE_HANDSHAKE:
+			if (node->url.is_local)
+			{
+				node_local_begin(node, now_us);
+				return node->state == NODE_BACKING_OFF ? node->retry_at_us : now_us;
+			}
 			if (looked_us < node->deadline_us)
 				return node->deadline_us;
 			fail_to_connect(node, now_us);
@@ -266,6 +277,8 @@ duty_on_time(RedisNode *node, int64 now_us, int64 looked_us)
 	char error[SCRIPT_TEXT_MAX + 1];
 	int64 due_us;
 
+	if (node->url.is_local && node->state == NODE_READY)
+		return PG_INT64_MAX; /* it answers in the same pass */
 	if (node->state == NODE_QUARANTINED && guard_may_vote(node->guard, now_us))
 	{
 		if (node->facts.evicts)
@@ -273,6 +286,8 @@ duty_on_time(RedisNode *node, int64 now_us, int64 looked_us)
 		else
 			get_ready(node, "");
 	}
+	if (node->url.is_local)
+		return node->state == NODE_QUARANTINED ? node->guard->until_us : PG_INT64_MAX;
 	if (now_us >= node->check_at_us)
 		check_connection(node, now_us);
 	due_us = answer_due_us(node, now_us);
@@ -336,6 +351,11 @@ start(RedisNode *node, int64 now_us)
 				sizeof(node->address[0]));
 		node->addresses = node->untried = 1;
 		node->next_address = 0;
+	}
+	if (node->url.is_local)
+	{
+		node_set_state(node, NODE_CONNECTING, NULL); /* until the next look at its deadlines */
+		return;
 	}
 	if (node->untried > 0)
 	{

@@ -5,8 +5,8 @@
  * 	 UNUSED      the index belongs to no node
  * 	 RESOLVING   waits for the address of the host name
  * 	 CONNECTING  the socket is not yet open
- * 	 HANDSHAKE   waits for the answers to AUTH, SELECT, the checks, the loading of
- * 				 scripts and the client name; with TLS, after the TLS handshake
+ * 	 HANDSHAKE   the socket is open: the TLS handshake, if any; then the answers to
+ * 				 AUTH, SELECT, the checks, the loading of scripts and the client name
  * 	 READY       takes commands
  * 	 QUARANTINED takes all commands but acquires, until guard->until_us: the node may
  * 				 have forgotten leases, or may forget leases (see guard.h)
@@ -24,6 +24,9 @@
  *
  * Each node has two indexes: its own, for commands, and the index of its subscriber.  The
  * subscriber is a second connection, for messages, opened on first use.
+ *
+ * The node inside the server (redlock.nodes = 'local') has no connection; node_local.h tells how it
+ * answers.
  *
  * Used by the broker only.  The files node.c and node_*.c know nothing of leases.  They call the
  * functions of NodeHandler.
@@ -115,6 +118,7 @@ typedef struct RedisNode
 
 	ScriptBatch *batch;    /* commands not yet in the connection's buffer */
 	InFlight *in_flight;   /* ring of NODE_IN_FLIGHT_MAX */
+	ScriptAnswer *answer;  /* of each command in flight, if the node is local; else NULL */
 	uint32 in_flight_head; /* oldest unanswered command */
 	uint32 in_flight_tail; /* next free; both may wrap, as the ring's size is a power of two */
 
@@ -124,7 +128,7 @@ typedef struct RedisNode
 	int next_address;  /* the next one to try */
 	int used_address;  /* address of the connection */
 	int failures;      /* failures in a row */
-	int64 deadline_us; /* RESOLVING, CONNECTING, HANDSHAKE */
+	int64 deadline_us; /* RESOLVING; then one for CONNECTING and HANDSHAKE together */
 	int64 retry_at_us; /* BACKING_OFF, REFUSED */
 
 	int64 began_us;    /* start of the connection */
@@ -201,6 +205,13 @@ node_is_subscriber(const RedisNode *node)
 	return node->index >= NODE_SUBSCRIBER;
 }
 
+/* Is it the node inside this server? */
+static inline bool
+node_is_local(const RedisNode *node)
+{
+	return node->state != NODE_UNUSED && node->url.is_local;
+}
+
 /* Has the node passed the handshake and its checks? */
 static inline bool
 node_is_on_duty(const RedisNode *node)
@@ -253,7 +264,10 @@ node_in_flight(const RedisNode *node)
  */
 extern void node_send(RedisNode *node, const ScriptCommand *command, const InFlight *sent);
 
-/* The same for a command that is not about a lock.  `call`, not 0, comes back with the answer. */
+/*
+ * The same for a command that is not about a lock.  `call`, not 0, comes back with the answer.  The
+ * node must not be local.
+ */
 extern void node_call(RedisNode *node, int call, int argc, const char **argv, const size_t *argvlen,
 					  int64 now_us);
 
@@ -261,8 +275,8 @@ extern void node_call(RedisNode *node, int call, int argc, const char **argv, co
 extern void node_subscribe(RedisNode *node, const char *channel, size_t len, bool begin);
 
 /*
- * Writes as much as the socket takes now.  False: the connection broke, and the handler may have
- * appended commands to other nodes.
+ * Writes as much as the socket takes now; a local node answers.  False: the handler may have
+ * appended commands, because the connection broke, or because a local node has answered.
  */
 extern bool node_flush(RedisNode *node, int64 now_us);
 

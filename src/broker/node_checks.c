@@ -75,7 +75,6 @@ static const redisReply *configured(const redisReply *reply, const char *name);
 static int64 info_number(const redisReply *reply, const char *name);
 static bool read_marker(RedisNode *node, const redisReply *reply);
 static bool info_value(const redisReply *reply, const char *name, char *value, size_t size);
-static void ask_guard(RedisNode *node);
 static bool is_durable(const RedisNode *node);
 
 /* Sends all questions in one write. */
@@ -183,7 +182,7 @@ node_on_handshake(RedisNode *node, const redisReply *reply, int64 now_us)
 
 	if (!node_is_subscriber(node))
 	{
-		ask_guard(node);
+		node_ask_guard(node);
 		if (node->guard->twin != 0)
 		{
 			snprintf(error, sizeof(error), "it is the same server as node %.100s",
@@ -198,9 +197,8 @@ node_on_handshake(RedisNode *node, const redisReply *reply, int64 now_us)
 	node_begin_duty(node, now_us);
 }
 
-/* Asks the guard whether the node may vote, and writes the reason into guard->reason. */
-static void
-ask_guard(RedisNode *node)
+void
+node_ask_guard(RedisNode *node)
 {
 	GuardMemory *memories[CORE_NODES_MAX];
 	int64 now_us = redlock_clock_us();
@@ -218,6 +216,8 @@ ask_guard(RedisNode *node)
 static bool
 is_durable(const RedisNode *node)
 {
+	if (node->url.is_local)
+		return true; /* see node_local.h */
 	if (node->url.durable == URL_NOT_DURABLE || node->forgets[0] != '\0')
 		return false;
 	return node->url.durable == URL_DURABLE || node->untold[0] == '\0';

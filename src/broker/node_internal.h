@@ -39,6 +39,15 @@ extern void node_on_handshake(RedisNode *node, const redisReply *reply, int64 no
 extern void node_read_memory(RedisNode *node, const redisReply *reply);
 extern void node_describe(RedisNode *node, GuardVerdict verdict);
 
+/* node_checks.c: asks the guard about node->facts, and writes the reason into guard->reason */
+extern void node_ask_guard(RedisNode *node);
+
+/* node_local.c: what node.c and node_pipeline.c do for a local node */
+extern void node_local_begin(RedisNode *node, int64 now_us);
+extern void node_local_send(RedisNode *node, const ScriptCommand *command, const InFlight *sent);
+extern void node_local_subscribe(RedisNode *node, const char *channel, size_t len);
+extern bool node_local_flush(RedisNode *node, int64 now_us);
+
 /* node_pipeline.c */
 extern void node_limit_replies(redisReader *reader);
 extern void node_read_replies(RedisNode *node, int64 now_us);

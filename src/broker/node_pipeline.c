@@ -38,6 +38,11 @@ node_send(RedisNode *node, const ScriptCommand *command, const InFlight *sent)
 	Assert(node_can_send(node));
 	Assert(command->op != CORE_OP_ACQUIRE || node_can_vote(node));
 
+	if (node->url.is_local)
+	{
+		node_local_send(node, command, sent);
+		return;
+	}
 	entry = &node->in_flight[node->in_flight_tail++ % NODE_IN_FLIGHT_MAX];
 	*entry = *sent;
 	entry->by_text = node->by_text;
@@ -66,7 +71,7 @@ node_call(RedisNode *node, int call, int argc, const char **argv, const size_t *
 {
 	InFlight sent = {.call = call, .last = true, .sent_us = now_us};
 
-	Assert(node_can_send(node) && call != 0);
+	Assert(node_can_send(node) && call != 0 && !node->url.is_local);
 	node_send_alone(node, &sent, argc, argv, argvlen);
 }
 
@@ -90,6 +95,12 @@ node_subscribe(RedisNode *node, const char *channel, size_t len, bool begin)
 
 	Assert(node_is_subscriber(node) && node->state == NODE_READY);
 
+	if (node->url.is_local)
+	{
+		if (begin)
+			node_local_subscribe(node, channel, len);
+		return;
+	}
 	node_append(node, lengthof(argv), argv, argvlen);
 	node->flush_wanted = true;
 }
@@ -99,6 +110,8 @@ node_flush(RedisNode *node, int64 now_us)
 {
 	int done = 0;
 
+	if (node->url.is_local)
+		return node_local_flush(node, now_us);
 	if (!node->flush_wanted || node->connection == NULL || node->state == NODE_CONNECTING)
 		return true;
 	if (!node_is_subscriber(node) && node->batch->count > 0)

@@ -24,10 +24,13 @@
 #include "shared/host_list.h"
 #include "shared/lease.h"
 
-/* Pause between beats during a configuration conflict, or when this host must not take locks, */
+/*
+ * Pause between beats during a configuration conflict, or when this host must not take locks.
+ * told.h has the pause at other times.
+ */
 #define BEAT_IN_CONFLICT_US INT64CONST(3000000)
 
-/* ... or while this host does not know yet whether it may take locks. */
+/* Pause between beats while this host does not know yet whether it may take locks. */
 #define BEAT_UNKNOWN_US INT64CONST(20000)
 
 static int64 beat_us; /* time of the last beat */
@@ -38,6 +41,7 @@ static bool left = false;
 static bool still_counts(const RedisNode *node);
 static void beat(int64 now_us);
 static void meet(const RedisNode *node);
+static void answer_for_local(const RedisNode *node, int64 now_us);
 static void send_beat(RedisNode *node, int64 now_us);
 static void hear_load(RedisNode *node, const redisReply *reply, int64 now_us);
 static void hear_beat(RedisNode *node, const redisReply *reply, int64 now_us);
@@ -167,6 +171,11 @@ beat(int64 now_us)
 			continue;
 		if (strcmp(told_of(i)->address, node->url.address) != 0)
 			meet(node);
+		if (node_is_local(node))
+		{
+			answer_for_local(node, now_us);
+			continue;
+		}
 		told_of(i)->out = true;
 		told_of(i)->loaded = false;
 		beat_out |= CORE_BIT(i);
@@ -188,6 +197,21 @@ meet(const RedisNode *node)
 	set_told(node->index, false);
 	forget_mark(node->index);
 	strlcpy(from->address, node->url.address, sizeof(from->address));
+}
+
+/* The node inside the server knows of no other host, and of no list that replaces another. */
+static void
+answer_for_local(const RedisNode *node, int64 now_us)
+{
+	Told *from = told_of(node->index);
+
+	from->len = 0;
+	from->more = false;
+	from->asked_us = from->beat_us = from->at_us = from->answered_us = now_us;
+	from->said = from->answered = lease_table->standing.number;
+	from->has_mark = true;
+	read_mark(node->index, "", 0);
+	from->namesake = 0;
 }
 
 static void

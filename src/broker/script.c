@@ -27,9 +27,6 @@
 /* No host waits for longer than 30 years. */
 #define WAITED_MAX_US INT64CONST(999999999999999)
 
-/* ScriptAnswer.holder of a shared lock: all readers count as the same rival. */
-#define READERS 1
-
 StaticAssertDecl(SCRIPT_VALUE_SIZE > VALUE_HEAD + LOCK_HOLDER_MAX, "a lock's value must fit");
 
 StaticAssertDecl(SCRIPT_VALUE_SIZE <= LUA_HELD_MAX + 1, "a node must return a lock's value whole");
@@ -275,7 +272,7 @@ read_holder(const redisReply *reply, ScriptAnswer *answer)
 	answer->may_idle = value.may_idle;
 	answer->by_readers = value.shared;
 	/* the same hash for all attempts of a request, and for all readers */
-	answer->holder = value.shared ? READERS
+	answer->holder = value.shared ? SCRIPT_READERS
 								  : hash_bytes((const unsigned char *) reply->str,
 											   value.ours ? VALUE_REQUEST : (size_t) reply->len);
 	if (!value.kept)
@@ -389,6 +386,30 @@ take_text(const char **at, const char *end, char *text, size_t size)
 }
 
 size_t
+script_host_channel(uint64 host, char channel[SCRIPT_CHANNEL_SIZE])
+{
+	memcpy(channel, LUA_HOST, sizeof(LUA_HOST) - 1);
+	return words_put_id(channel + sizeof(LUA_HOST) - 1, host) - 1 - channel; /* without its NUL */
+}
+
+size_t
+script_write_free(char text[SCRIPT_COMMAND_MAX], const ScriptCommand *release)
+{
+	char *at = words_put_text(text, "free");
+
+	at = words_put_number(at, release->shared ? 0 : release->token);
+	if (release->token > 0 && release->waiters != NULL)
+		at = put_waiters(at, release->waiters, release->now_us);
+	return at - text;
+}
+
+size_t
+script_write_permit(char text[SCRIPT_WANT_MAX], int permit)
+{
+	return words_put_number(words_put_text(text, "permit"), permit) - text;
+}
+
+size_t
 script_write_want(char text[SCRIPT_WANT_MAX], const char *key, size_t key_len, uint64 host,
 				  int64 waited_us, bool shared)
 {
@@ -396,7 +417,7 @@ script_write_want(char text[SCRIPT_WANT_MAX], const char *key, size_t key_len, u
 
 	at = words_put(at, key, key_len);
 	at = words_put_id(at, host);
-	at = words_put_number(at, waited_us);
+	at = waited_us >= 0 ? words_put_number(at, waited_us) : words_put_text(at, LUA_TRY);
 	if (shared)
 		at = words_put_text(at, LUA_SHARED);
 	Assert(at - text <= SCRIPT_WANT_MAX);

@@ -30,6 +30,13 @@ typedef struct ScriptCommand
 	size_t key_len;
 	char *value;
 	size_t value_len;
+
+	/* the parts of the value, for the node inside the server */
+	const uint8 *secret;
+	uint64 host;
+	bool may_idle;
+	const char *holder;
+
 	bool shared;
 	int64 wall_clock_us; /* since 1970 */
 	int64 ttl_ms;        /* acquire, renew: of the key; release: rules_release_ms */
@@ -121,16 +128,27 @@ typedef struct ScriptProbe
 
 #define SCRIPT_WANT_MAX (LOCK_PREFIX_MAX + LOCK_NAME_MAX + 64)
 
+/* A host's channel: LUA_HOST, with the NUL inside, and the digits of the host's id. */
+#define SCRIPT_CHANNEL_SIZE (sizeof(LUA_HOST) + LOCK_HOST_DIGITS)
+
+extern size_t script_host_channel(uint64 host, char channel[SCRIPT_CHANNEL_SIZE]);
+
 /*
  * These write a message for another host, and return its length: a request for a lock, as a node
- * publishes when it refuses an acquire that waits; that the lock was released by force; and a
- * probe, for the lock `key`.
+ * publishes when it refuses an acquire (waited_us -1: a try); that the lock was released by force;
+ * a probe, for the lock `key`; and, as a node publishes at a release, that the lock is free, and
+ * which permit is.
  */
 extern size_t script_write_want(char text[SCRIPT_WANT_MAX], const char *key, size_t key_len,
 								uint64 host, int64 waited_us, bool shared);
 extern size_t script_write_forced(char text[SCRIPT_WANT_MAX], const char *key, size_t key_len);
 extern size_t script_write_probe(char text[SCRIPT_PROBE_MAX], const char *key, size_t key_len,
 								 const ScriptProbe *probe);
+extern size_t script_write_free(char text[SCRIPT_COMMAND_MAX], const ScriptCommand *release);
+extern size_t script_write_permit(char text[SCRIPT_WANT_MAX], int permit);
+
+/* ScriptAnswer.holder of a shared lock: all readers count as the same rival. */
+#define SCRIPT_READERS 1
 
 /*
  * Kinds of messages on a channel.  A plain Redlock client may publish anything; it counts as FREE.

@@ -4,21 +4,16 @@
  */
 #include "postgres.h"
 
-#include <inttypes.h>
-
 #include "common/pg_prng.h"
 #include "port/pg_bitutils.h"
 #include "utils/builtins.h"
 #include "utils/memutils.h"
 
+#include "broker/node_local.h"
 #include "broker/subscription.h"
 #include "driver/driver.h"
 #include "protocol/permits.h"
 #include "shared/guc.h"
-
-/* A host's channel: LUA_HOST, with the NUL inside, and the digits of the host's id. */
-#define CHANNEL_HEAD (sizeof(LUA_HOST) - 1)
-#define CHANNEL_SIZE (CHANNEL_HEAD + LOCK_HOST_DIGITS + 1)
 
 static Driver *driver;
 
@@ -30,7 +25,6 @@ static core_mask **told_permits;
 static core_mask deaf_to_us; /* logged: these nodes refuse subscriptions */
 
 static bool hears(const Lease *lease);
-static size_t channel_of(uint64 host, char channel[CHANNEL_SIZE]);
 static void say_by(core_mask nodes, int argc, const char **argv, const size_t *argvlen,
 				   int64 now_us);
 
@@ -115,38 +109,34 @@ subscription_told_permit(const RedisNode *node, const char *channel, size_t len,
 bool
 subscription_is_own(const char *channel, size_t len)
 {
-	char own[CHANNEL_SIZE];
+	char own[SCRIPT_CHANNEL_SIZE];
 
-	return len == channel_of(lease_table->host_id, own) && memcmp(channel, own, len) == 0;
-}
-
-static size_t
-channel_of(uint64 host, char channel[CHANNEL_SIZE])
-{
-	memcpy(channel, LUA_HOST, CHANNEL_HEAD);
-	snprintf(channel + CHANNEL_HEAD, CHANNEL_SIZE - CHANNEL_HEAD, "%016" PRIx64, host);
-	return CHANNEL_SIZE - 1;
+	return len == script_host_channel(lease_table->host_id, own) && memcmp(channel, own, len) == 0;
 }
 
 void
 subscription_say(uint64 host, const char *text, size_t len, int64 now_us)
 {
-	char channel[CHANNEL_SIZE];
+	char channel[SCRIPT_CHANNEL_SIZE];
 	const char *argv[] = {"PUBLISH", channel, text};
-	size_t argvlen[] = {7, channel_of(host, channel), len};
+	size_t argvlen[] = {7, script_host_channel(host, channel), len};
+	core_mask local = nodes_that(node_is_local);
 
-	say_by(nodes_that(node_can_send), lengthof(argv), argv, argvlen, now_us);
+	if (local != 0 && host == lease_table->host_id)
+		node_local_publish(channel, argvlen[1], text, len);
+	else
+		say_by(nodes_that(node_can_send) & ~local, lengthof(argv), argv, argvlen, now_us);
 }
 
 void
 subscription_say_by_all(uint64 host, const char *text, size_t len, int64 now_us)
 {
-	char channel[CHANNEL_SIZE];
+	char channel[SCRIPT_CHANNEL_SIZE];
 	const char *argv[] = {"PUBLISH", channel, text};
-	size_t argvlen[] = {7, channel_of(host, channel), len};
+	size_t argvlen[] = {7, script_host_channel(host, channel), len};
 
 	for (int i = 0; i < CORE_NODES_MAX; i++)
-		if (node_can_send(node_at(i)))
+		if (node_can_send(node_at(i)) && !node_is_local(node_at(i)))
 			node_call(node_at(i), NODE_SAID, lengthof(argv), argv, argvlen, now_us);
 }
 
@@ -158,6 +148,11 @@ subscription_say_to_readers(const Lease *lease, const char *text, size_t len, in
 	const char *argv[] = {"EVAL", lua_readers_script, "0", lease->key, text, random};
 	size_t argvlen[] = {4, strlen(lua_readers_script), 1, lease->key_len, len, 0};
 
+	if (nodes & nodes_that(node_is_local))
+	{
+		subscription_say(lease_table->host_id, text, len, now_us); /* all its readers are ours */
+		return;
+	}
 	argvlen[5] = pg_ultoa_n(pg_prng_uint32(&pg_global_prng_state), random);
 	say_by(nodes, lengthof(argv), argv, argvlen, now_us);
 }
@@ -202,9 +197,9 @@ subscription_on_change(RedisNode *node, int64 now_us)
 	}
 	if (node->state == NODE_READY)
 	{
-		char own[CHANNEL_SIZE];
+		char own[SCRIPT_CHANNEL_SIZE];
 
-		node_subscribe(node, own, channel_of(lease_table->host_id, own), true);
+		node_subscribe(node, own, script_host_channel(lease_table->host_id, own), true);
 	}
 	for (int i = 0; i < lease_table->entries; i++)
 	{

@@ -23,10 +23,13 @@
 #include "driver/turns.h"
 #include "shared/clock.h"
 
-/* Mean pause between two rounds for a held lock, */
+/*
+ * Mean pause between two rounds for a held lock.  core_acquire.c spreads the pause by chance: half
+ * of the mean to one and a half.
+ */
 #define RETRY_US INT64CONST(50000)
 
-/* ... when the nodes publish the release: so much does a lost message cost. */
+/* Mean pause when the nodes publish the release: the cost of a lost message. */
 #define RETRY_SUBSCRIBED_US INT64CONST(500000)
 
 /*
@@ -98,6 +101,10 @@ compose(Driver *of, DriverCommand *what)
 	command.value = value;
 	command.value_len = script_value(value, lease->secret, lease_table->host_id, lease->shared,
 									 lease->may_idle, lease_holder(lease));
+	command.secret = lease->secret;
+	command.host = lease_table->host_id;
+	command.may_idle = lease->may_idle;
+	command.holder = lease_holder(lease);
 	command.shared = lease->shared;
 	command.wall_clock_us = redlock_wall_clock_us();
 	command.ttl_ms = what->ttl_ms;

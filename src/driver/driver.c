@@ -7,7 +7,7 @@
 #include "driver/turns.h"
 #include "protocol/rules.h"
 
-/* an idle time may end this much late: the timers of other leases may be late too */
+/* an idle time may end this much late, so that one pass ends many: see set_timer */
 #define IDLE_GRAIN_US 10000
 
 /* releases that begin before the world looks at its nodes again */
@@ -195,8 +195,8 @@ driver_hold_requests(Driver *driver)
 }
 
 /*
- * Serves the requests that came before.  Also serves wishes that an earlier driver did not see
- * or did not finish.  The world's queue has already brought the releases.
+ * Serves requests from now on, also requests that came before.  Also serves wishes that an earlier
+ * driver did not see or did not finish.  The world's queue has already brought the releases.
  */
 void
 driver_serve(Driver *driver, int64_t now_us)
@@ -231,6 +231,7 @@ step(Driver *driver, int entry, core_event *event)
 	uint32_t round;
 	core_out out;
 
+	/* release() tells the limit before a RELEASE */
 	if (event->type != CORE_LIMIT && event->type != CORE_RELEASE)
 		limit(driver, entry, event->now_us);
 	round = core->round;
@@ -312,8 +313,8 @@ ask_if_missed(Driver *driver, int entry, int64_t now_us)
 
 /*
  * Sets the timer.  Timers of held leases may be late by a thousandth of the ttl, so that one
- * pass renews many leases.  Sessions do not know of this delay: an idle time that goes on does
- * not wake the host.
+ * pass renews many leases.  Sessions compare with the time without this delay (wish_look_at_us). So
+ * a session does not wake the broker for an idle time that ends within the delay.
  */
 static void
 set_timer(Driver *driver, int entry)
@@ -404,8 +405,9 @@ on_expiry(Driver *driver, int entry, int64_t now_us)
 		return; /* released in time */
 	if (world->release_idle(driver, entry))
 		return; /* an idle lease: no session has lost it */
+	/* end_hold returns false if a session has just prolonged the hold: the lease is lost */
 	if (world->hold_is_over(driver, entry, now_us) && world->end_hold(driver, entry, now_us))
-		return; /* the end was due; a hold that was prolonged at the last moment is lost */
+		return; /* the end was due: no loss */
 	world->tell(driver, entry, DRIVER_LOST, now_us);
 	if (driver->entry[entry].terms.is_queue)
 		return;                                    /* the owner queues again */
@@ -443,7 +445,10 @@ send_to(Driver *driver, core_mask nodes, int entry, core_op op, core_event_type 
 	}
 }
 
-/* The argument of a release.  Nothing ends at nodes that a live lease has left. */
+/*
+ * The argument of a release.  At nodes that a live lease has left, nothing is published and no key
+ * is kept: core_ends is false.
+ */
 static int64_t
 release_ms(Driver *driver, int entry, int64_t now_us)
 {

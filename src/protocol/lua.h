@@ -87,6 +87,7 @@ typedef char counter_keep_has_parts[LUA_COUNTER_KEEP_MS == LUA_CLOCK_BOUND_US / 
 
 /* a node drops a host that it has not seen for this long */
 #define LUA_HOST_LIVES_MS 45000
+#define LUA_SET_BACK_MS 1800000 /* entries survive a clock that is set back by less */
 
 /* a host not seen for this long has a problem: each host writes more often */
 #define LUA_HOST_SILENT_MS 15000

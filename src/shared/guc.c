@@ -67,7 +67,7 @@ static const char *show_nodes(void);
 static bool check_nodes_next(char **newval, void **extra, GucSource source);
 static void assign_nodes_next(const char *newval, void *extra);
 static const char *show_nodes_next(void);
-static bool check_urls(const char *setting, char **newval, void **extra);
+static bool check_urls(const char *setting, bool is_next, char **newval, void **extra);
 static const char *show_urls(const NodeUrls *urls);
 static bool check_runs_keep(int *newval, void **extra, GucSource source);
 static bool check_tls_ca_file(char **newval, void **extra, GucSource source);
@@ -143,7 +143,8 @@ guc_define(void)
 		"redlock.nodes", "URLs of the independent Redis nodes that vote on locks.",
 		"redis://[user:password@]host[:port][/db], rediss://... by TLS, or "
 		"unix://[user:password@]/path, with ?durable=yes or no for a node that can't tell; "
-		"separated by commas; shown without credentials.",
+		"separated by commas; shown without credentials. Or local: no Redis, and locks that do not "
+		"reach beyond this server.",
 		&nodes_text, "", PGC_SIGHUP, GUC_SUPERUSER_ONLY, check_nodes, assign_nodes, show_nodes);
 
 	DefineCustomStringVariable(
@@ -244,17 +245,17 @@ check_key_prefix(char **newval, void **extra, GucSource source)
 static bool
 check_nodes(char **newval, void **extra, GucSource source)
 {
-	return check_urls("redlock.nodes", newval, extra);
+	return check_urls("redlock.nodes", false, newval, extra);
 }
 
 static bool
 check_nodes_next(char **newval, void **extra, GucSource source)
 {
-	return check_urls("redlock.nodes_next", newval, extra);
+	return check_urls("redlock.nodes_next", true, newval, extra);
 }
 
 static bool
-check_urls(const char *setting, char **newval, void **extra)
+check_urls(const char *setting, bool is_next, char **newval, void **extra)
 {
 	NodeUrls *urls = REDLOCK_GUC_MALLOC(sizeof(NodeUrls));
 	const char *wrong;
@@ -262,12 +263,25 @@ check_urls(const char *setting, char **newval, void **extra)
 	if (urls == NULL)
 		return false;
 	wrong = url_parse_list(*newval, urls);
+	if (wrong == NULL && is_next && urls->count > 0 && urls->url[0].is_local)
+	{
+		urls->mixed = true;
+		wrong = URL_MIXED;
+	}
 	if (wrong != NULL)
 	{
+		bool mixed = urls->mixed;
+
 		REDLOCK_GUC_FREE(urls);
 		/* the standard message would print the value */
 		GUC_check_errcode(ERRCODE_INVALID_PARAMETER_VALUE);
 		GUC_check_errmsg("invalid value for parameter \"%s\": %s", setting, wrong);
+		if (mixed)
+		{
+			GUC_check_errhint("Set redlock.nodes to local alone, for locks within this server, or "
+							  "list Redis nodes only.");
+			return false;
+		}
 		GUC_check_errhint("Write redis://[user:password@]host[:port][/db][?durable=yes|no] for "
 						  "each node, or rediss://... for TLS. Separate nodes by commas, write "
 						  "IPv6 addresses in brackets, and name each server once.");
@@ -330,6 +344,8 @@ show_urls(const NodeUrls *urls)
 	{
 		const NodeUrl *url = &urls->url[i];
 
+		if (url->is_local)
+			return URL_LOCAL;
 		used += snprintf(text + used, sizeof(text) - used, "%s%s://%s%s", i > 0 ? ", " : "",
 						 url->is_unix ? "unix"
 						 : url->tls   ? "rediss"

@@ -86,6 +86,7 @@ init_table(void)
 		pg_atomic_init_u32(&lease_table->losses[i], 0);
 	pg_atomic_init_u32(&lease_table->more_joins, 0);
 	pg_atomic_init_u32(&lease_table->gates_ahead, 0);
+	lease_table->local_names = DSM_HANDLE_INVALID;
 	pg_atomic_init_u32(&lease_table->unsettled, LEASE_UNSETTLED_UNKNOWN);
 	pg_atomic_init_u64(&lease_table->unsettled_until_us, 0);
 

@@ -39,6 +39,9 @@ static const struct
 	{"it is a server without Lua", SERVER_STEP},
 	{"it has no command", SERVER_STEP},
 	{"it is the same server as node", "List each server once in redlock.nodes, and reload."},
+	{"OOM in the node",
+	 "Raise redlock.max_locks and restart the server, or wait until hold_at_least "
+	 "of other locks has ended."},
 	{"OOM", "Raise maxmemory of the node, or remove other data from the node."},
 	{"MISCONF", "See the node's log for the failed write to disk."},
 	{"NOREPLICAS", "Start the replicas of the node, or set its min-replicas-to-write to 0."},

@@ -71,6 +71,11 @@ url_parse_list(const char *list, NodeUrls *urls)
 						 : "");
 			return problem;
 		}
+		if (urls->count > 0 && (url->is_local || urls->url[0].is_local))
+		{
+			urls->mixed = true;
+			return URL_MIXED;
+		}
 		for (int i = 0; i < urls->count; i++)
 			if (same_server(&urls->url[i], url))
 			{
@@ -117,6 +122,11 @@ parse_url(const char *text, int len, NodeUrl *url)
 	const char *rest;
 
 	memset(url, 0, sizeof(*url));
+	if (is_text(text, len, URL_LOCAL))
+	{
+		url->is_local = true;
+		return copy(URL_LOCAL, strlen(URL_LOCAL), url->address, sizeof(url->address));
+	}
 	if (strncmp(text, "redis://", 8) == 0)
 		text += 8;
 	else if (strncmp(text, "rediss://", 9) == 0)

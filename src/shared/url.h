@@ -6,7 +6,8 @@
  *	 rediss://... the same, by TLS
  *	 unix://[[user]:password@]/path/to/socket[?db=number][&durable=yes|no]
  *
- * separated by commas or white space.  User and password may be
+ * separated by commas or white space; or the word local alone: the node inside this server (see
+ * broker/node_local.h).  User and password may be
  * percent-encoded.
  */
 #ifndef REDLOCK_URL_H
@@ -29,6 +30,7 @@ typedef struct NodeUrl
 {
 	char address[256]; /* identity: host:port[/db], or the socket's path[?db=]; no credentials, so
 						  fit for people's eyes */
+	bool is_local;     /* the node inside this server; all else is empty but the address */
 	bool is_unix;
 	bool tls;
 	char host[224]; /* host, or the socket's path */
@@ -42,8 +44,12 @@ typedef struct NodeUrl
 typedef struct NodeUrls
 {
 	int count;
+	bool mixed; /* why the list is wrong: local stands beside other nodes */
 	NodeUrl url[URL_NODES_MAX];
 } NodeUrls;
+
+#define URL_LOCAL "local"
+#define URL_MIXED "\"local\" goes with no other node"
 
 /*
  * Parses the list.  Returns NULL, or the error, in static memory: the text has neither user names

@@ -254,8 +254,8 @@ check_asked(int h, int s)
 		}
 	for (int i = 0; i < w.plan.servers; i++)
 	{
-		node_expire(&w.server[i].data.lock[r], server_clock_us(&w.server[i]));
-		if (w.server[i].data.lock[r].secret != 0)
+		local_expire(&w.server[i].data.lock[r], server_clock_us(&w.server[i]));
+		if (local_has_key(&w.server[i].data.lock[r]))
 			check->alone = false;
 		if (w.server[i].data.lock[r].counter != w.server[0].data.lock[r].counter)
 			check->even = false;
@@ -662,12 +662,12 @@ check_kept_ones(int h, int s)
 	{
 		const node_data *data = &w.server[i].data.lock[resource];
 
-		if (data->secret == 0 || !data->kept ||
+		if (!local_has_key(data) || !data->kept ||
 			server_clock_us(&w.server[i]) / 1000 > data->key_end_ms)
 			continue;
-		if (secret != data->secret)
+		if (secret != node_number(data->secret))
 			servers = 0; /* a minority may have another key; the last one is as good as any */
-		secret = data->secret;
+		secret = node_number(data->secret);
 		servers |= CORE_BIT(i);
 	}
 	demand(1,
@@ -1017,18 +1017,18 @@ check_executed(int node, int s, const command *command, const store *store, cons
 	int64_t now_ms = server_clock_us(server) / 1000;
 	node_reader was = key_of(before, command);
 	node_reader is = key_of(after, command);
-	bool same = was.secret == command->secret && was.attempt == command->attempt;
+	bool same = node_number(was.secret) == command->secret && was.attempt == command->attempt;
 	bool yes = answer->reply == CORE_REPLY_YES;
 	const entry *entry = &hosts[command->host].entry[command->entry];
 
-	if (command->shared && is.secret != 0 &&
-		(was.secret == 0 || was.attempt != is.attempt || was.end_ms != is.end_ms))
+	if (command->shared && node_number(is.secret) != 0 &&
+		(node_number(was.secret) == 0 || was.attempt != is.attempt || was.end_ms != is.end_ms))
 		debt_placed_reader(s, command->secret, node,
 						   behind != NULL &&
 							   host_now_us(command->host) - command->sent_us <= w.plan.answer_us);
 	else if (command->shared)
 		;
-	else if (after->secret != before->secret || after->attempt != before->attempt ||
+	else if (!local_is(after->secret, before->secret) || after->attempt != before->attempt ||
 			 after->key_end_ms != before->key_end_ms)
 		debt_placed(s, command->resource, node,
 					behind != NULL &&
@@ -1039,16 +1039,17 @@ check_executed(int node, int s, const command *command, const store *store, cons
 	demand(2, after->counter >= before->counter,
 		   "node %d counts backwards, for request %u of host %c", node + 1, command->secret,
 		   HOST_NAME(command->host));
-	for (int i = 0; command->shared && yes && after->secret != 0 && i < after->readers; i++)
+	for (int i = 0; command->shared && yes && local_has_key(after) && i < after->readers; i++)
 		demand(7, after->key_end_ms >= after->reader[i].end_ms,
 			   "node %d drops the lock before the end of its reader, request %u", node + 1,
-			   after->reader[i].secret);
+			   node_number(after->reader[i].secret));
 	switch (command->op)
 	{
 		case CORE_OP_ACQUIRE:
 			demand(12, yes || !w.plan.faultless || !is_own_release_due(command, before),
 				   "node %d refuses request %u of host %c, which has not released request %u there",
-				   node + 1, command->secret, HOST_NAME(command->host), before->secret);
+				   node + 1, command->secret, HOST_NAME(command->host),
+				   node_number(before->secret));
 			if (!yes || same)
 				break;
 			count_to(s, command, answer->token);
@@ -1100,12 +1101,13 @@ check_executed(int node, int s, const command *command, const store *store, cons
 			break;
 		case CORE_OP_RELEASE:
 			demand(6,
-				   before->secret == 0 || after->secret != 0 ||
-					   (was.secret == command->secret && was.attempt <= command->attempt &&
-						!has_other(before, command, now_ms)),
+				   !local_has_key(before) || local_has_key(after) ||
+					   (node_number(was.secret) == command->secret &&
+						was.attempt <= command->attempt && !has_other(before, command, now_ms)),
 				   "node %d deletes the key of request %u, attempt %u, at the release of request "
 				   "%u, attempt %u",
-				   node + 1, before->secret, before->attempt, command->secret, command->attempt);
+				   node + 1, node_number(before->secret), before->attempt, command->secret,
+				   command->attempt);
 			demand(6, command->counter == 0 || renewal_sent[command->secret],
 				   "the release of request %u of host %c raises the counter at node %d, though "
 				   "no renewal was ever sent that could come late",
@@ -1151,10 +1153,11 @@ leaves_others(const command *command, const store *before, const store *after)
 static node_reader
 key_of(const node_data *data, const command *command)
 {
-	for (int i = 0; command->shared && data->secret != 0 && data->shared && i < data->readers; i++)
-		if (data->reader[i].secret == command->secret)
+	for (int i = 0; command->shared && local_has_key(data) && data->shared && i < data->readers;
+		 i++)
+		if (node_number(data->reader[i].secret) == command->secret)
 			return data->reader[i];
-	if (command->shared || data->secret == 0)
+	if (command->shared || !local_has_key(data))
 		return (node_reader){0};
 	return (node_reader){data->secret, data->attempt, data->host, 0, data->key_end_ms};
 }
@@ -1169,16 +1172,19 @@ counted_since(const node_data *data, const command *command)
 	node_reader reader = key_of(data, command);
 	int64_t since = data->counter;
 
-	if (command->shared && data->secret != 0 && data->shared && data->since >= 0)
+	if (command->shared && local_has_key(data) && data->shared && data->since >= 0)
 		since = data->since;
-	return command->shared && reader.secret != 0 && reader.granted < since ? reader.granted : since;
+	return command->shared && node_number(reader.secret) != 0 && reader.granted < since
+			   ? reader.granted
+			   : since;
 }
 
 static bool
 has_other(const node_data *data, const command *command, int64_t now_ms)
 {
 	for (int i = 0; command->shared && i < data->readers; i++)
-		if (data->reader[i].secret != command->secret && data->reader[i].end_ms > now_ms)
+		if (node_number(data->reader[i].secret) != command->secret &&
+			data->reader[i].end_ms > now_ms)
 			return true;
 	return false;
 }
@@ -1194,7 +1200,7 @@ is_own_release_due(const command *command, const node_data *before)
 	{
 		const entry *entry = &hosts[command->host].entry[s];
 
-		if (entry->in_use && entry->secret == before->secret && !before->shared &&
+		if (entry->in_use && entry->secret == node_number(before->secret) && !before->shared &&
 			entry->wish == WISH_NOTHING && entry->keep_us == 0 &&
 			host_now_us(command->host) < told_until_us(&entry->check))
 			return true;

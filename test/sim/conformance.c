@@ -158,7 +158,7 @@ static long differences;
 static long commands;
 static char marker_text[LUA_MARKER_MAX + 1]; /* the whole marker */
 static long replies[CORE_OP_RELEASE + 1][CORE_REPLY_UNKNOWN + 1];
-static long marks[MARKED_LONG_LOST + 1];
+static long marks[LOCAL_MARKED_LONG_LOST + 1];
 static long kept; /* commands that found a kept key */
 #define NEAR_US (COUNTER_NEAR_MS * INT64_C(1000))
 
@@ -168,7 +168,7 @@ static long refused_known;                /* ... of a name with a counter */
 static long refused_behind;               /* ... of a new name, after an executed command */
 static long granted_known;                /* granted by a full node, for a name with a counter */
 static long released_full;                /* keys released at a full node */
-static long heard[TELLS_WANT + 1];        /* messages */
+static long heard[LOCAL_TELLS_WANT + 1];  /* messages */
 static int most_readers;                  /* of one lock */
 static long held_back;                    /* readers refused by a barrier */
 static long foreign_met;                  /* refusals because of another program's key */
@@ -312,9 +312,10 @@ main(int argc, char **argv)
 	   "release: %ld yes, %ld no", replies[CORE_OP_RELEASE][CORE_REPLY_YES],
 	   replies[CORE_OP_RELEASE][CORE_REPLY_NO]);
 	ok(kept > 0, "%ld of these met a key that is kept after its release", kept);
-	ok(marks[MARKED_FRESH] > 0 && marks[MARKED_LOST] > 0 && marks[MARKED_LONG_LOST] > 0,
-	   "marker: %ld fresh, %ld lost, %ld lost long ago", marks[MARKED_FRESH], marks[MARKED_LOST],
-	   marks[MARKED_LONG_LOST]);
+	ok(marks[LOCAL_MARKED_FRESH] > 0 && marks[LOCAL_MARKED_LOST] > 0 &&
+		   marks[LOCAL_MARKED_LONG_LOST] > 0,
+	   "marker: %ld fresh, %ld lost, %ld lost long ago", marks[LOCAL_MARKED_FRESH],
+	   marks[LOCAL_MARKED_LOST], marks[LOCAL_MARKED_LONG_LOST]);
 	ok(refused[CORE_OP_ACQUIRE] > 0 && refused[CORE_OP_RENEW] > 0 &&
 		   refused[CORE_OP_CONFIRM] == 0 && refused[CORE_OP_RELEASE] == 0,
 	   "a full node: %ld acquires and %ld renewals are refused, and no confirm or release",
@@ -323,9 +324,9 @@ main(int argc, char **argv)
 	ok(refused_known == 0 && granted_known > 0,
 	   "none of a name that it knows, of which it grants %ld", granted_known);
 	ok(released_full > 0, "%ld releases there delete a key, or shorten its life", released_full);
-	ok(heard[TELLS_FREE] > 0 && heard[TELLS_WANT] > heard_tries && heard_tries > 0,
+	ok(heard[LOCAL_TELLS_FREE] > 0 && heard[LOCAL_TELLS_WANT] > heard_tries && heard_tries > 0,
 	   "%ld messages of a release, %ld of a host that wants the lock, %ld of these of a try",
-	   heard[TELLS_FREE], heard[TELLS_WANT], heard_tries);
+	   heard[LOCAL_TELLS_FREE], heard[LOCAL_TELLS_WANT], heard_tries);
 	ok(most_readers == 3 && held_back > 0, "%d share the lock, and %ld are held back by a barrier",
 	   most_readers, held_back);
 	ok(foreign_met > 0, "%ld acquires meet what another program put there", foreign_met);
@@ -538,16 +539,16 @@ random_command(command *c, bool full)
 	c->attempt = 8 + dice(3);    /* two numbers of digits */
 	c->ttl_ms = ttls_ms[dice(3)];
 	c->proposal = proposal();
-	if (dice(3) > 0 && data->secret != 0 && data->secret < PLAIN)
+	if (dice(3) > 0 && local_has_key(data) && node_number(data->secret) < PLAIN)
 	{
-		c->secret = data->secret;
+		c->secret = node_number(data->secret);
 		if (dice(2) == 0)
 			c->attempt = data->attempt;
 		if (data->shared && data->readers > 0 && dice(3) > 0)
 		{
 			const node_reader *reader = &data->reader[dice((uint32_t) data->readers)];
 
-			c->secret = reader->secret;
+			c->secret = node_number(reader->secret);
 			if (dice(4) > 0)
 				c->attempt = reader->attempt;
 		}
@@ -575,7 +576,7 @@ random_command(command *c, bool full)
 		case CORE_OP_CONFIRM:
 			c->counter = dice(3) == 0 ? some_counter() : data->counter;
 			for (int i = 0; c->shared && dice(4) > 0 && i < data->readers; i++)
-				if (data->reader[i].secret == c->secret)
+				if (node_number(data->reader[i].secret) == c->secret)
 					c->counter = data->reader[i].granted;
 			c->token = some_counter();
 			break;
@@ -587,7 +588,7 @@ random_command(command *c, bool full)
 			 * a full node takes the counter if the life could be extended by a
 			 * millisecond
 			 */
-			if (full && data->secret != 0 &&
+			if (full && local_has_key(data) &&
 				llabs((long long) (ttl_left_ms() - c->ttl_ms)) < SLACK_MS)
 				c->ttl_ms += 5 * SLACK_MS;
 			break;
@@ -657,12 +658,12 @@ random_meddling(void)
 	switch (dice(13))
 	{
 		case 10: /* a reader's time is over */
-			if (data->secret == 0 || !data->shared || data->readers == 0)
+			if (!local_has_key(data) || !data->shared || data->readers == 0)
 				break;
 			reader = &data->reader[dice((uint32_t) data->readers)];
 			reader->end_ms = now_us / 1000 - 2 * SLACK_MS;
 			freeReplyObject(call("HSET %b %032x: %09u:%016x:%lld:%lld", keys->readers,
-								 keys->readers_len, reader->secret, reader->attempt,
+								 keys->readers_len, node_number(reader->secret), reader->attempt,
 								 (unsigned) reader->host, (long long) reader->granted,
 								 (long long) reader->end_ms));
 			break;
@@ -673,15 +674,15 @@ random_meddling(void)
 			break;
 		case 9:
 			freeReplyObject(call("PEXPIRE %b 0", keys->barrier, keys->barrier_len));
-			data->barrier = 0;
+			data->barrier = LOCAL_NOBODY;
 			break;
 		case 0:
 			freeReplyObject(call("DEL %b", keys->key, strlen(keys->key)));
-			data->secret = 0;
+			data->secret = LOCAL_NOBODY;
 			break;
 		case 1:
 			freeReplyObject(call("PEXPIRE %b 0", keys->key, strlen(keys->key)));
-			data->secret = 0;
+			data->secret = LOCAL_NOBODY;
 			break;
 		case 2:
 			freeReplyObject(call("PEXPIRE %b 0", keys->counter, keys->counter_len));
@@ -719,7 +720,7 @@ random_meddling(void)
 			if (dice(2) == 0)
 			{
 				freeReplyObject(call("DEL %b", keys->key, strlen(keys->key)));
-				data->secret = 0;
+				data->secret = LOCAL_NOBODY;
 			}
 			/* the last foreign values have the lock's number of permits */
 			if (permits > 0 && dice(4) == 0)
@@ -740,7 +741,7 @@ put_foreign(int number)
 	 * only we use the queue; another type in its place is an error:
 	 * fails_alone
 	 */
-	if (data->secret != 0 || (data == lock_data && f->type != NULL))
+	if (local_has_key(data) || (data == lock_data && f->type != NULL))
 		return;
 	if (f->type != NULL)
 		freeReplyObject(call(f->type, keys->key, strlen(keys->key)));
@@ -756,7 +757,7 @@ put_foreign(int number)
 		free(value);
 	}
 	freeReplyObject(call("PEXPIRE %b 100000", keys->key, strlen(keys->key)));
-	node_plain_set(data, now_us, PLAIN + (uint32_t) number, 100000);
+	local_plain_set(data, now_us, node_secret(PLAIN + (uint32_t) number), 100000);
 	data->host = f->host;
 }
 
@@ -792,13 +793,13 @@ meet_both(void)
 	bool missing = its_mark.text == 0;
 	char text[16];
 	redisReply *reply;
-	marked mark;
+	local_marked mark;
 
 	commands++;
 	snprintf(text, sizeof(text), "m%u", fresh);
 	reply = call("EVAL %s 0 %s %s 100000", lua_marker_script, text, seen ? "m9" : "");
 	now_us = server_time_us();
-	mark = node_marker(&its_mark, now_us, fresh, seen, 100000);
+	mark = local_marker(&its_mark, now_us, fresh, seen, 100000);
 	marks[mark]++;
 	if (reply->type != REDIS_REPLY_ARRAY || reply->elements != 5 ||
 		reply->element[0]->type != REDIS_REPLY_STRING)
@@ -1003,7 +1004,7 @@ execute_both(int count)
 {
 	uint32_t known = dice(5) == 0 ? dice(3) : its_mark.text;
 	bool is_full = dice(3) == 0;
-	node_memory memory = is_full ? NODE_FULL : NODE_HAS_ROOM;
+	node_memory memory = is_full ? LOCAL_FULL : LOCAL_HAS_ROOM;
 	char marker[16];
 	command command[BATCH_MAX];
 	answer answer[BATCH_MAX];
@@ -1024,25 +1025,28 @@ execute_both(int count)
 		choose(permit[i]);
 		before = *data;
 
-		kept += data->secret != 0 && data->kept;
-		random_command(&command[i], memory == NODE_FULL);
+		kept += local_has_key(data) && data->kept;
+		random_command(&command[i], memory == LOCAL_FULL);
 		command[i].marker = known;
-		released_full += memory == NODE_FULL && command[i].op == CORE_OP_RELEASE &&
-						 data->secret == command[i].secret && data->attempt == command[i].attempt;
+		released_full += memory == LOCAL_FULL && command[i].op == CORE_OP_RELEASE &&
+						 node_number(data->secret) == command[i].secret &&
+						 data->attempt == command[i].attempt;
 		node_execute(data, &its_mark, now_us, &command[i], &memory, &answer[i]);
 		foreign_met += answer[i].holder >= PLAIN;
-		queued += answer[i].holder != 0 && data->secret == 0 && command[i].permits > 0 &&
-				  answer[i].holder == lock_data[0].secret && lock_before.secret == 0;
+		queued += answer[i].holder != 0 && !local_has_key(data) && command[i].permits > 0 &&
+				  answer[i].holder == node_number(lock_data[0].secret) &&
+				  !local_has_key(&lock_before);
 		if (command[i].permit > 0)
 			count_permit(&command[i], &answer[i], &before, &lock_before, before_memory);
 		named += answer[i].free_permit > 0;
 		refused[command[i].op] += answer[i].error == NODE_FAILED;
-		refused_behind += answer[i].error == NODE_FAILED && before_memory == NODE_WRITES;
+		refused_behind += answer[i].error == NODE_FAILED && before_memory == LOCAL_WRITES;
 		refused_known += answer[i].error == NODE_FAILED && before.counter != 0;
-		granted_known += before_memory == NODE_FULL && command[i].op == CORE_OP_ACQUIRE &&
+		granted_known += before_memory == LOCAL_FULL && command[i].op == CORE_OP_ACQUIRE &&
 						 before.counter != 0 && answer[i].reply == CORE_REPLY_YES;
 		held_back += command[i].shared && answer[i].reply == CORE_REPLY_NO &&
-					 answer[i].holder == data->barrier && data->barrier != 0;
+					 answer[i].holder == node_number(data->barrier) &&
+					 node_number(data->barrier) != 0;
 		len[i] = write_command(text[i], sizeof(text[i]), &command[i]);
 		snprintf(what[i], sizeof(what[i]),
 				 "%s: secret %u, attempt %u, ttl %" PRId64 ", proposal %" PRId64
@@ -1050,8 +1054,8 @@ execute_both(int count)
 				 ", marker %u%s, on key %u %u, counter %" PRId64 ", marker %u",
 				 lua_command_name[command[i].shared][command[i].op], command[i].secret,
 				 command[i].attempt, command[i].ttl_ms, command[i].proposal, command[i].counter,
-				 command[i].token, known, is_full ? ", full" : "", before.secret, before.attempt,
-				 before.counter, its_mark.text);
+				 command[i].token, known, is_full ? ", full" : "", node_number(before.secret),
+				 before.attempt, before.counter, (unsigned) its_mark.text);
 		replies[command[i].op][answer[i].reply]++;
 		commands++;
 		if (follows_clock(&command[i], &answer[i]))
@@ -1109,29 +1113,29 @@ count_permit(const command *c, const answer *a, const node_data *before,
 			 const node_data *lock_before, node_memory memory)
 {
 	const node_data *now = c->lock_data;
-	bool was_there = lock_before->secret != 0;
-	bool extended = was_there && now->secret != 0 && now->key_end_ms > lock_before->key_end_ms;
+	bool was_there = local_has_key(lock_before);
+	bool extended = was_there && local_has_key(now) && now->key_end_ms > lock_before->key_end_ms;
 
 	if (c->op == CORE_OP_ACQUIRE && a->holder != 0 && was_there &&
-		lock_before->permits != c->permits && a->holder == lock_before->secret)
+		lock_before->permits != c->permits && a->holder == node_number(lock_before->secret))
 	{
 		barred_by_number += lock_before->permits > 0;
 		barred_by_lock += lock_before->permits == 0;
-		barred_earlier += before->secret == c->secret && before->attempt < c->attempt;
+		barred_earlier += node_number(before->secret) == c->secret && before->attempt < c->attempt;
 	}
 	else if (c->op == CORE_OP_ACQUIRE)
 		longer_lives += a->reply == CORE_REPLY_YES && now->key_end_ms > data->key_end_ms;
 	else if (c->op == CORE_OP_RELEASE && a->reply == CORE_REPLY_YES)
 	{
-		lock_gone += was_there && now->secret == 0;
-		lock_left += data->secret == 0 && now->permits > 0 && now->secret != 0;
+		lock_gone += was_there && !local_has_key(now);
+		lock_left += !local_has_key(data) && now->permits > 0 && local_has_key(now);
 		lock_kept += extended;
 	}
 	else if (c->op == CORE_OP_RENEW)
 	{
 		lock_renewed += extended;
-		lock_made += !was_there && now->secret != 0;
-		lock_made_full += !was_there && now->secret != 0 && memory == NODE_FULL;
+		lock_made += !was_there && local_has_key(now);
+		lock_made_full += !was_there && local_has_key(now) && memory == LOCAL_FULL;
 	}
 }
 
@@ -1153,11 +1157,11 @@ write_command(char *text, size_t size, const command *c)
 		number[1] = c->token;
 	}
 	write_value(value, sizeof(value),
-				&(node_data){.secret = c->secret,
+				&(node_data){.secret = node_secret(c->secret),
 							 .attempt = c->attempt,
 							 .host = c->host + 1,
 							 .shared = c->shared,
-							 .may_stay = c->may_stay,
+							 .may_idle = c->may_stay,
 							 .permits = c->says_permits});
 	len = snprintf(text, size, "%s%c%s%c%s%c%" PRId64 "%c%" PRId64 "%c",
 				   lua_command_name[c->shared][c->op], 0, keys->key, 0, value, 0, number[0], 0,
@@ -1181,8 +1185,8 @@ write_value(char *text, size_t size, const node_data *of)
 
 	if (of->permits > 0)
 		snprintf(says, sizeof(says), "permits=%d ", of->permits);
-	snprintf(text, size, "%032x:%09u:%016x%s%s%s%sa holder", of->secret, of->attempt,
-			 (unsigned) of->host, of->shared ? LUA_SHARED : "", of->may_stay ? LUA_MAY_IDLE : " ",
+	snprintf(text, size, "%032x:%09u:%016x%s%s%s%sa holder", node_number(of->secret), of->attempt,
+			 (unsigned) of->host, of->shared ? LUA_SHARED : "", of->may_idle ? LUA_MAY_IDLE : " ",
 			 of->kept ? LUA_KEPT : "", says);
 }
 
@@ -1362,7 +1366,7 @@ compare_messages(const command *c, const answer *a, const int *permit, int count
 		int hosts;
 
 		choose(permit[i]);
-		hosts = a[i].tells == TELLS_NOTHING ? 0 : a[i].shared ? a[i].readers : 1;
+		hosts = a[i].tells == LOCAL_TELLS_NOTHING ? 0 : a[i].shared ? a[i].readers : 1;
 		for (int h = 0; h < hosts && differences == 0; h++)
 			differ_unless_told(&c[i], &a[i], a[i].shared ? a[i].reader_host[h] : a[i].holder_host);
 		if (a[i].tells_queue && differences == 0)
@@ -1401,7 +1405,7 @@ differ_unless_told(const command *c, const answer *a, int host)
 	redisReply *message = hear();
 
 	heard[a->tells]++;
-	if (a->tells == TELLS_FREE)
+	if (a->tells == LOCAL_TELLS_FREE)
 		len += write_told(text + len, sizeof(text) - len, c);
 	else
 	{
@@ -1435,8 +1439,9 @@ ask_data(void)
 	ask("PTTL %b", keys->readers, keys->readers_len);
 	ask("HGET %b since", keys->readers, keys->readers_len);
 	ask("HLEN %b", keys->readers, keys->readers_len);
-	for (int i = 0; data->secret != 0 && data->shared && i < data->readers; i++)
-		ask("HGET %b %032x:", keys->readers, keys->readers_len, data->reader[i].secret);
+	for (int i = 0; local_has_key(data) && data->shared && i < data->readers; i++)
+		ask("HGET %b %032x:", keys->readers, keys->readers_len,
+			node_number(data->reader[i].secret));
 }
 
 static void
@@ -1458,19 +1463,19 @@ compare_data(const char *after)
 	redisReply *counter_ttl = next_reply();
 
 	bool there = value->type == REDIS_REPLY_STRING;
-	bool foreign = data->secret >= PLAIN;
+	bool foreign = node_number(data->secret) >= PLAIN;
 	char expected[200];
 
 	write_value(expected, sizeof(expected), data);
-	if (foreign && foreigners[data->secret - PLAIN].type != NULL)
+	if (foreign && foreigners[node_number(data->secret) - PLAIN].type != NULL)
 		there = value->type == REDIS_REPLY_ERROR;
-	if (there != (data->secret != 0))
+	if (there != (local_has_key(data)))
 		differ("a key that is %sthere after %s", there ? "" : "not ", after);
 	else if (foreign && value->type == REDIS_REPLY_STRING &&
-			 strncmp(value->str, foreigners[data->secret - PLAIN].held,
-					 strlen(foreigners[data->secret - PLAIN].held)) != 0)
+			 strncmp(value->str, foreigners[node_number(data->secret) - PLAIN].held,
+					 strlen(foreigners[node_number(data->secret) - PLAIN].held)) != 0)
 		differ("the key %.100s after %s", value->str, after);
-	else if (data->secret != 0 && !foreign &&
+	else if (local_has_key(data) && !foreign &&
 			 (strcmp(value->str, expected) != 0 ||
 			  llabs(value_ttl->integer - (long long) (data->key_end_ms - now_us / 1000)) >
 				  SLACK_MS))
@@ -1508,7 +1513,7 @@ compare_readers(const char *after)
 	redisReply *life = next_reply();
 	redisReply *since = next_reply();
 	redisReply *count = next_reply();
-	bool shared = data->secret != 0 && data->shared;
+	bool shared = local_has_key(data) && data->shared;
 
 	if (shared && count->integer != data->readers + (data->since >= 0))
 		differ("%lld readers, not %d, after %s", count->integer, data->readers, after);
@@ -1534,11 +1539,12 @@ compare_readers(const char *after)
 		most_readers = data->readers > most_readers ? data->readers : most_readers;
 		freeReplyObject(reader);
 	}
-	if ((barrier->type == REDIS_REPLY_STRING) != (data->barrier != 0))
-		differ("a barrier that is %sthere after %s", data->barrier != 0 ? "not " : "", after);
-	else if (data->barrier != 0 &&
+	if ((barrier->type == REDIS_REPLY_STRING) != (node_number(data->barrier) != 0))
+		differ("a barrier that is %sthere after %s", node_number(data->barrier) != 0 ? "not " : "",
+			   after);
+	else if (node_number(data->barrier) != 0 &&
 			 (strtoll(barrier->str, NULL, 10) != data->barrier_counter ||
-			  strtoul(strchr(barrier->str, ':') + 1, NULL, 16) != data->barrier))
+			  strtoul(strchr(barrier->str, ':') + 1, NULL, 16) != node_number(data->barrier)))
 		differ("the barrier %s after %s", barrier->str, after);
 	freeReplyObject(barrier);
 	freeReplyObject(life);

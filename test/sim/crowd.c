@@ -601,7 +601,7 @@ static void
 on_arrive(const event *event)
 {
 	said *said = &sayings[event->said];
-	node_memory memory = NODE_HAS_ROOM;
+	node_memory memory = LOCAL_HAS_ROOM;
 
 	if (event->node == 0)
 		seen.commands += is_counted();
@@ -611,13 +611,13 @@ on_arrive(const event *event)
 		said->answer.waiting = said->answer.in_front ? 0 : count_waiting();
 	send(ANSWER, event->host, event->node, event->lease, event->tag, event->said,
 		 arrives_us(&hosts[event->host].from_us[event->node]));
-	if (said->answer.tells == TELLS_FREE)
+	if (said->answer.tells == LOCAL_TELLS_FREE)
 		for (int h = 0; h < s.hosts; h++)
 			send(HEAR, h, event->node, 0, 0, event->said,
 				 now_us + s.delay_us / 2 + dice((uint32_t) s.delay_us));
-	if (said->answer.tells == TELLS_WANT && !said->answer.shared)
+	if (said->answer.tells == LOCAL_TELLS_WANT && !said->answer.shared)
 		tell_want(said->answer.holder_host, event);
-	for (int i = 0; said->answer.tells == TELLS_WANT && i < said->answer.readers; i++)
+	for (int i = 0; said->answer.tells == LOCAL_TELLS_WANT && i < said->answer.readers; i++)
 		tell_want(said->answer.reader_host[i], event);
 }
 

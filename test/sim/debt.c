@@ -96,7 +96,8 @@ debt_placed(int server, int resource, int node, bool in_time)
 	keys[server][resource].in_time = in_time;
 	keys[server][resource].placed_us = w.now_us;
 	for (int i = 0; !in_time && i < w.server[server].data.lock[resource].readers; i++)
-		readers[server][w.server[server].data.lock[resource].reader[i].secret].in_time = false;
+		readers[server][node_number(w.server[server].data.lock[resource].reader[i].secret)]
+			.in_time = false;
 }
 
 void
@@ -228,14 +229,14 @@ check_debts(int server, int resource)
 	bool standing = debt_standing(&w.server[server], resource) != 0;
 
 	if (!data->shared || !standing)
-		check_debt(server, &keys[server][resource], data->secret, data->attempt, standing,
-				   data->kept);
+		check_debt(server, &keys[server][resource], node_number(data->secret), data->attempt,
+				   standing, data->kept);
 	for (int i = 0; data->shared && standing && i < data->readers; i++)
 	{
 		const node_reader *reader = &data->reader[i];
 
-		check_debt(server, &readers[server][reader->secret], reader->secret, reader->attempt,
-				   now_ms <= reader->end_ms, false);
+		check_debt(server, &readers[server][node_number(reader->secret)],
+				   node_number(reader->secret), reader->attempt, now_ms <= reader->end_ms, false);
 	}
 }
 
@@ -305,7 +306,7 @@ debt_standing(const server *server, int resource)
 {
 	const node_data *data = &server->data.lock[resource];
 
-	return server_clock_us(server) / 1000 > data->key_end_ms ? 0 : data->secret;
+	return server_clock_us(server) / 1000 > data->key_end_ms ? 0 : node_number(data->secret);
 }
 
 bool
@@ -317,7 +318,7 @@ debt_stands(const server *server, int resource, uint32_t secret)
 	if (standing == 0 || !data->shared)
 		return standing != 0 && standing == secret;
 	for (int i = 0; i < data->readers; i++)
-		if (data->reader[i].secret == secret)
+		if (node_number(data->reader[i].secret) == secret)
 			return server_clock_us(server) / 1000 <= data->reader[i].end_ms;
 	return false;
 }

@@ -158,11 +158,11 @@ inject(fault fault)
 			plain_begins(resource);
 			break;
 		case FAULT_STRANGER:
-			if (server->data.lock[resource].secret == 0)
+			if (!local_has_key(&server->data.lock[resource]))
 				break;
 			seen.fault[FAULT_STRANGER]++;
 			tell("a stranger: deletes the key at node %d", w.server_of[host][node] + 1);
-			server->data.lock[resource].secret = 0;
+			server->data.lock[resource].secret = LOCAL_NOBODY;
 			break;
 		case FAULT_EVICT:
 			evict(w.server_of[host][node], resource);
@@ -196,7 +196,7 @@ evict(int s, int resource)
 {
 	store *store = &w.server[s].data;
 	node_data *data = &store->lock[resource];
-	bool key = data->secret != 0 && chance(2);
+	bool key = local_has_key(data) && chance(2);
 	bool counter = data->counter != 0 && chance(3);
 	bool marker = store->mark.text != 0 && chance(4);
 
@@ -206,7 +206,7 @@ evict(int s, int resource)
 	tell("node %d: evicts%s%s%s", s + 1, key ? " the key" : "", counter ? " the counter" : "",
 		 marker ? " the marker" : "");
 	if (key)
-		data->secret = 0;
+		data->secret = LOCAL_NOBODY;
 	if (marker)
 		store->mark.text = 0;
 	if (!counter)
@@ -525,8 +525,8 @@ fault_plain(const event *event)
 			if (server->paused_until_us > w.now_us)
 				break;
 			wire_expire(w.server_of[0][event->node], resource);
-			yes = node_plain_set(&server->data.lock[resource], server_clock_us(server), event->tag,
-								 w.plan.ttl_us / 1000);
+			yes = local_plain_set(&server->data.lock[resource], server_clock_us(server),
+								  node_secret(event->tag), w.plan.ttl_us / 1000);
 			tell("node %d executes, for the plain client: set: %s", event->node + 1,
 				 yes ? "yes" : "no");
 			if (yes)
@@ -552,7 +552,8 @@ fault_plain(const event *event)
 				plain.secret = 0;
 				plain.valid_until_us = 0;
 			}
-			node_plain_delete(&server->data.lock[resource], server_clock_us(server), event->tag);
+			local_plain_delete(&server->data.lock[resource], server_clock_us(server),
+							   node_secret(event->tag));
 			break;
 	}
 }

@@ -1,6 +1,6 @@
 #!/usr/bin/perl
 #
-# mutants.pl: break a file of src/protocol or src/driver, the node or the simulated host in one place
+# mutants.pl: break a file of src/protocol or src/driver, or the simulated host in one place
 # at a time, and check that the simulator finds the mutant.
 #
 #	mutants.pl [--jobs N] [--seconds N] [--cc "COMMAND"] [NAME ...]
@@ -29,8 +29,8 @@ my $unit_dir = abs_path("$sim/../unit");
 my @flags = ('-std=c99', '-O2', '-w', '-DNDEBUG', "-I$sim", "-I$unit_dir", "-I$src"); # node.h exists twice
 my @core = qw(core core_acquire core_debts core_renew);
 my @units = (@core, qw(sim world plan story node wire word host reload peer session operator fault check debt laws
-  entry guard hearing node_index release_queue rules settling waiters wish host_world driver/driver driver/turns));
-my %program = (crowd => [@core, qw(crowd node driver/turns hearing rules waiters)], deadlock => [qw(deadlock probe)], together => [qw(together several)],
+  entry guard hearing local_node node_index release_queue rules settling waiters wish host_world driver/driver driver/turns));
+my %program = (crowd => [@core, qw(crowd node driver/turns hearing local_node rules waiters)], deadlock => [qw(deadlock probe)], together => [qw(together several)],
   permits => [qw(permits protocol/permits)], # permits.c exists twice
   changes => [@core, qw(changes hosts overlap standing steps words)]);
 my $dir = tempdir(CLEANUP => 1);

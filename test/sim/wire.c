@@ -107,9 +107,9 @@ wire_on_reach(const event *event)
 	facts->uptime_s = now_us / SECOND - server->started_us / SECOND;
 	facts->durable = w.plan.persistence[w.server_of[event->host][event->node]] == KEEPS_ALL;
 	/* in the order of GuardFacts */
-	facts->loss = (int) node_marker(&server->data.mark, now_us, w.markers + 1,
-									host_marker(event->host, event->node) != 0,
-									hosts[event->host].max_ttl_us / 1000);
+	facts->loss = (int) local_marker(&server->data.mark, now_us, w.markers + 1,
+									 host_marker(event->host, event->node) != 0,
+									 hosts[event->host].max_ttl_us / 1000);
 	wire_text(facts->marker, server->data.mark.text);
 	if (server->data.mark.text > w.markers)
 		w.markers = server->data.mark.text;
@@ -175,7 +175,7 @@ wire_on_arrive(const event *event)
 	{
 		wire->batch = wire->command[at].batch;
 		wire->failing_at = may(FAULT_BATCH) && chance(20) ? (int) dice(4) : -1;
-		wire->memory = may(FAULT_FULL) && chance(4) ? NODE_FULL : NODE_HAS_ROOM;
+		wire->memory = may(FAULT_FULL) && chance(4) ? LOCAL_FULL : LOCAL_HAS_ROOM;
 	}
 	if (wire->failing_at == 0)
 	{
@@ -335,7 +335,7 @@ static void
 execute(int node, int s, const command *command, answer *answer, wire *behind)
 {
 	server *server = &w.server[s];
-	node_memory memory = behind != NULL ? behind->memory : NODE_HAS_ROOM;
+	node_memory memory = behind != NULL ? behind->memory : LOCAL_HAS_ROOM;
 	store before;
 
 	save(server);
@@ -383,7 +383,7 @@ wire_expire(int s, int resource)
 {
 	server *server = &w.server[s];
 
-	if (node_expire(&server->data.lock[resource], server_clock_us(server)) &&
+	if (local_expire(&server->data.lock[resource], server_clock_us(server)) &&
 		(w.plan.faults & (FAULT_BIT(FAULT_NODE_FORWARD) | FAULT_BIT(FAULT_NODE_BACK) |
 						  FAULT_BIT(FAULT_BOOT_STEP))) != 0)
 		check_forgot(s, resource);

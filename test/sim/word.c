@@ -64,16 +64,16 @@ word_tell(int server, const command *command, const answer *answer)
 		forge(server);
 	switch (answer->tells)
 	{
-		case TELLS_NOTHING:
+		case LOCAL_TELLS_NOTHING:
 			break;
-		case TELLS_FREE:
+		case LOCAL_TELLS_FREE:
 			word.token = command->shared ? 0 : command->ended;
 			word.count = command->waiting;
 			for (int i = 0; i < word.count; i++)
 				word.waiter[i] = command->waiter[i];
 			tell_waiters(&word);
 			break;
-		case TELLS_WANT:
+		case LOCAL_TELLS_WANT:
 			word.want = true;
 			word.count = command->waited_us >= 0;
 			word.waiter[0] = (told_waiter){(uint64_t) command->host + 1, command->waited_us};

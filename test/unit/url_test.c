@@ -20,6 +20,8 @@ static const struct
 	const char *list;
 	NodeUrl url;
 } good[] = {
+	{"local", {.address = "local", .is_local = true}},
+	{"redis://local", {.address = "local:6379", .host = "local", .port = 6379}},
 	{"redis://h", {.address = "h:6379", .host = "h", .port = 6379}},
 	{"redis://h:1", {.address = "h:1", .host = "h", .port = 1}},
 	{"redis://h:65535/", {.address = "h:65535", .host = "h", .port = 65535}},
@@ -82,6 +84,11 @@ static const struct
 	const char *problem;
 } bad[] = {
 	{"h", "node 1: a URL starts with redis://, rediss:// or unix://"},
+	{"Local", "node 1: a URL starts with redis://, rediss:// or unix://"},
+	{"localhost", "node 1: a URL starts with redis://, rediss:// or unix://"},
+	{"local local", URL_MIXED},
+	{"local, redis://:secret@h", URL_MIXED},
+	{"redis://:secret@h local", URL_MIXED},
 	{"redis:/h", "node 1: a URL starts with redis://, rediss:// or unix://"},
 	{"redis:", "node 1: a URL starts with redis://, rediss:// or unix://"},
 	{"rediss:///s", "node 1: a Unix socket has no TLS; its URL starts with unix://"},
@@ -184,9 +191,10 @@ parse(const char *list, NodeUrls *urls)
 static bool
 same(const NodeUrl *a, const NodeUrl *b)
 {
-	return strcmp(a->address, b->address) == 0 && a->is_unix == b->is_unix && a->tls == b->tls &&
-		   a->durable == b->durable && strcmp(a->host, b->host) == 0 && a->port == b->port &&
-		   a->db == b->db && strcmp(a->user, b->user) == 0 && strcmp(a->password, b->password) == 0;
+	return strcmp(a->address, b->address) == 0 && a->is_local == b->is_local &&
+		   a->is_unix == b->is_unix && a->tls == b->tls && a->durable == b->durable &&
+		   strcmp(a->host, b->host) == 0 && a->port == b->port && a->db == b->db &&
+		   strcmp(a->user, b->user) == 0 && strcmp(a->password, b->password) == 0;
 }
 
 static void

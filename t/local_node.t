@@ -1,0 +1,307 @@
+# The node inside the server: redlock.nodes = 'local', without any Redis.
+#
+# Protects from: a function that works with Redis nodes only; a waiter that is not told of a
+# release; a second holder, a lost lease or a hold_at_least that ends early, when the broker is
+# replaced; tokens out of order after a restart, or after the node forgot a name; memory that grows
+# with each name; a server that takes local by mistake, or beside other nodes; a document or a log
+# that lets people believe that other servers are kept out.
+
+use strict;
+use warnings;
+
+use IPC::Run;
+use PostgreSQL::Test::Utils;
+use RedlockTest;
+use Test::More;
+use Time::HiRes qw(time);
+
+my $host = redlock_cluster('a', nodes => ['local'], conf => "redlock.ttl = '3s'\nrestart_after_crash = on");
+my $other = redlock_cluster('b', nodes => ['local'], conf => "redlock.max_locks = 16");
+my ($s, $t, $u, $v) = map { session($host) } 1 .. 4;
+
+sub log_of { return slurp_file($_[0]->logfile); }
+
+sub count_in_log
+{
+	my ($cluster, $pattern) = @_;
+	return scalar(() = log_of($cluster) =~ /$pattern/g);
+}
+
+sub stat_of
+{
+	my ($column) = @_;
+	return $host->safe_psql('postgres', "SELECT $column FROM redlock_stats");
+}
+
+# Waits until a session waits for this name in the broker, or at its gate.
+sub wait_for_waiter
+{
+	my ($name) = @_;
+
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	return wait_until(
+		sub {
+			$host->safe_psql('postgres', "SELECT count(*) FROM redlock_locks WHERE resource = '$name' AND state IN ('waiting', 'queued')") > 0;
+		},
+		"a session waits for $name");
+}
+
+# ---- what people see ----
+
+is($s->query('SHOW redlock.nodes'), 'local', 'the setting is shown');
+is( $s->query('SELECT node, state, last_error, quarantine, list FROM redlock_nodes'),
+	'local|ready|||now', 'one node, ready');
+is($s->query('SELECT count(*), bool_and(self), bool_and(agrees) FROM redlock_hosts'), '1|t|t', 'this host, and no other');
+is(count_in_log($host, 'redlock.nodes is local: no lock reaches beyond this server'), 1, 'the log says so once');
+
+# ---- locks ----
+
+my $token = $s->query("SELECT redlock_acquire('job', scope => 'session')");
+cmp_ok($token, '>', 0, 'a lock is acquired');
+is($t->query("SELECT redlock_try('job')"), 'f', 'another session does not get it');
+is($s->query("SELECT redlock_fence('job') = redlock_token('job')"), 't', 'its token goes into the fence');
+$t->send("SELECT redlock_acquire('job', scope => 'session')");
+wait_for_waiter('job');
+$s->query("SELECT redlock_release('job')");
+my $result = $t->result;
+is($result->{state}, '', 'a session that waits gets the lock');
+cmp_ok($result->{out}, '>', $token, 'with a later token');
+is($t->query("SELECT redlock_release('job')"), 't', 'and releases it');
+
+# ---- readers and writers ----
+
+$s->query("SELECT redlock_acquire('shared', scope => 'session', mode => 'shared')");
+$t->query("SELECT redlock_acquire('shared', scope => 'session', mode => 'shared')");
+is($u->query("SELECT redlock_try('shared')"), 'f', 'two readers keep a writer out');
+$u->send("SELECT redlock_acquire('shared', scope => 'session') > 0");
+wait_for_waiter('shared');
+$s->query("SELECT redlock_release('shared')");
+ok(!$u->done, 'one reader is left');
+$t->query("SELECT redlock_release('shared')");
+is($u->result->{out}, 't', 'the writer comes after the last reader');
+is($s->query("SELECT redlock_try('shared', mode => 'shared')"), 'f', 'and keeps readers out');
+$u->query("SELECT redlock_release('shared')");
+
+# ---- permits ----
+
+foreach my $session ($s, $t)
+{
+	$session->query("SELECT redlock_acquire('pool', scope => 'session', permits => 2)");
+}
+is($u->query("SELECT redlock_try('pool', permits => 2)"), 'f', 'two permits are taken');
+is($u->run("SELECT redlock_try('pool', permits => 3)")->{state}, '55000', 'another number of permits is an error');
+is($u->run("SELECT redlock_try('pool')")->{state}, '55000', 'so is none');
+my @turns = ($s, $t, $u);
+foreach my $turn (1 .. 6)
+{
+	my ($first, $second, $third) = @turns;
+
+	$third->send("SELECT redlock_acquire('pool', scope => 'session', permits => 2) > 0");
+	wait_until(sub { $host->safe_psql('postgres', "SELECT count(*) FROM redlock_locks WHERE resource = 'pool' AND pid = " . $third->pid) > 0 },
+		'a session waits for a permit');
+	$first->query("SELECT redlock_release('pool')");
+	is($third->result->{out}, 't', "a released permit goes to the session that waits ($turn)");
+	@turns = ($second, $third, $first);
+}
+$_->query('SELECT redlock_release_all()') foreach @turns;
+wait_until(sub { $s->run("SELECT redlock_try('pool')")->{out} eq 't' }, 'the lock itself is free when all permits are');
+
+# ---- hold_at_least ----
+
+my $began = time;
+$s->query("BEGIN; SELECT redlock_acquire('kept', hold_at_least => '2 s'); COMMIT");
+is($t->query("SELECT redlock_try('kept')"), 'f', 'hold_at_least keeps a released lock');
+$result = $t->run("SELECT redlock_acquire('kept', wait => '50 ms')");
+is($result->{state}, '55P03', 'a call that waits for too short fails');
+is($t->query("SELECT redlock_acquire('kept', scope => 'session') > 0"), 't', 'a call that waits gets it');
+cmp_ok(time - $began, '>=', 2, 'not before its time');
+$t->query("SELECT redlock_release('kept')");
+
+# ---- keep_idle ----
+
+my $taken = stat_of('taken_idle');
+my $granted;
+$s->query("SELECT redlock_acquire('idle', scope => 'session', keep_idle => '1 min')");
+$granted = stat_of('granted');
+$s->query("SELECT redlock_release('idle')");
+$t->query("SELECT redlock_acquire('idle', scope => 'session', keep_idle => '1 min')");
+is(stat_of('taken_idle') - $taken, 1, 'the next session takes an idle lease');
+is(stat_of('granted'), $granted, 'without asking the node');
+$t->query("SELECT redlock_release('idle')");
+is($u->query("SELECT redlock_try('idle', mode => 'shared')"), 't', 'a session with other terms gets it, too');
+
+# ---- detached ----
+
+$s->query("SELECT redlock_acquire('own', scope => 'detached', hold_at_most => '1 min') AS token \\gset");
+is($t->query("SELECT redlock_try('own')"), 'f', 'a detached lock is held');
+is($t->query("SELECT redlock_release('own', (SELECT token FROM redlock_locks WHERE resource = 'own'))"),
+	't', 'its token releases it');
+is($t->query("SELECT redlock_try('own')"), 't', 'and it is free');
+
+# ---- the broker is replaced ----
+
+# The key of hold_at_least is in no lease, so only the node remembers it.
+$s->query("SELECT redlock_acquire('held', scope => 'session') AS held \\gset");
+$s->query("SELECT redlock_acquire('reader', scope => 'session', mode => 'shared')");
+$_->query("SELECT redlock_acquire('pool', scope => 'session', permits => 2)") foreach $s, $v;
+$s->query("SELECT redlock_acquire('detached', scope => 'detached', hold_at_most => '5 min')");
+$s->query("BEGIN; SELECT redlock_acquire('kept', hold_at_least => '5 min'); COMMIT");
+$u->query('BEGIN');
+$u->send("SELECT redlock_acquire('held') > 0");
+wait_for_waiter('held');
+my @held = ("'held'", "'reader'", "'pool', permits => 2", "'detached'", "'kept'");
+
+sub is_held { return $t->query("SELECT redlock_try($_[0])") eq 'f'; }
+
+foreach my $round (1 .. 3)
+{
+	my $renewed = stat_of('renewed');
+
+	replace_broker($host);
+	ok(is_held($_), "$_ is held under the next broker ($round)") foreach @held;
+	is($t->query("SELECT redlock_try('new $round')"), 't', 'a new lock is granted at once, without a quarantine');
+	ok($host->poll_query_until('postgres', "SELECT renewed >= $renewed + 4 FROM redlock_stats"),
+		'the leases are renewed');
+	ok(is_held($_), "$_ is still held ($round)") foreach @held;
+}
+is(stat_of('lost'), 0, 'no lease was lost');
+is( $s->query('SELECT node, state, quarantine FROM redlock_nodes'),
+	'local|ready|', 'the node was in no quarantine');
+is(count_in_log($host, 'redlock.nodes is local: no lock reaches'), 1, 'the log says no more than before');
+is($s->query("SELECT redlock_token('held') = redlock_fence('held')"), 't', 'the holder has its token');
+ok(!$u->done, 'a session still waits');
+$s->query("SELECT redlock_release('held')");
+is($u->result->{out}, 't', 'and gets the lock of the former brokers');
+$u->query('COMMIT');
+
+# A holder is replaced while the broker is away: the releases reach the node all the same.
+my $pid = broker_pid($host);
+kill 'STOP', $pid;
+kill 'TERM', $pid;
+$s->query("SELECT redlock_release('reader'), redlock_release('pool')");
+$v->query("SELECT redlock_release('pool')");
+kill 'CONT', $pid;
+wait_until(sub { $t->run("SELECT redlock_try('reader') AND redlock_try('pool')")->{out} eq 't' },
+	'what is released without a broker is free under the next');
+
+# ---- work goes on while brokers are replaced ----
+
+# The advisory lock is free whenever the lock is granted, and each token exceeds all former ones.
+my $dir = PostgreSQL::Test::Utils::tempdir();
+append_to_file("$dir/exclusive", <<'SQL');
+SELECT redlock_acquire('work', scope => 'session', ttl => '2 s') AS token \gset
+SELECT 1 / pg_try_advisory_lock(1)::int;
+SELECT 1 / (SELECT count(*) = 0 FROM tokens WHERE token >= :token)::int;
+INSERT INTO tokens VALUES (:token);
+SELECT pg_advisory_unlock(1);
+SELECT redlock_release('work');
+SQL
+append_to_file("$dir/shared", <<'SQL');
+\set writes random(0, 1)
+\if :writes
+SELECT redlock_acquire('data', scope => 'session', ttl => '2 s');
+SELECT 1 / pg_try_advisory_lock(2)::int;
+SELECT pg_advisory_unlock(2);
+\else
+SELECT redlock_acquire('data', scope => 'session', ttl => '2 s', mode => 'shared');
+SELECT 1 / pg_try_advisory_lock_shared(2)::int;
+SELECT pg_advisory_unlock_shared(2);
+\endif
+SELECT redlock_release('data');
+SQL
+$host->safe_psql('postgres', 'CREATE TABLE tokens (token bigint PRIMARY KEY)');
+my $errors = '';
+my $work = IPC::Run::start(
+	[
+		$host->installed_command('pgbench'), '-n', '-c', 8, '-T', 10, '-f', "$dir/exclusive",
+		'-f', "$dir/shared", '-h', $host->host, '-p', $host->port, 'postgres'
+	],
+	'>', '/dev/null', '2>', \$errors);
+foreach my $round (1 .. 3)
+{
+	my $count = $host->safe_psql('postgres', 'SELECT count(*) FROM tokens');
+
+	replace_broker($host);
+	ok($host->poll_query_until('postgres', "SELECT count(*) > $count + 10 FROM tokens"), "work goes on ($round)");
+}
+$work->finish;
+# a session that never sees a broker when it looks may give up: that is no fault of the node
+unlike($errors, qr/division by zero|duplicate key|lost|quorum/, 'no lock was granted twice, no token was out of order, no lease was lost');
+
+# ---- two servers ----
+
+is($other->safe_psql('postgres', "SELECT redlock_try('detached') AND redlock_try('kept')"),
+	't', 'another server with a local node is not kept out');
+is($other->safe_psql('postgres', 'SELECT count(*) FROM redlock_hosts'), '1', 'and is not seen');
+
+# ---- tokens over restarts ----
+
+$token = $t->query("SELECT redlock_acquire('tokens', scope => 'session')");
+$_->quit foreach $s, $t, $u, $v;
+$host->restart;
+wait_nodes_ready($host, 1);
+$s = session($host);
+my $next = $s->query("SELECT redlock_acquire('tokens', scope => 'session')");
+cmp_ok($next, '>', $token, 'tokens are in order over a restart of the server');
+is($s->query("SELECT redlock_try('kept') AND redlock_try('detached')"), 't', 'which ends all leases');
+is(count_in_log($host, 'redlock.nodes is local: no lock reaches'), 2, 'the log says once for each start what local is');
+
+# A broker that is killed takes the server's memory with it.
+kill 'KILL', broker_pid($host);
+wait_until(sub { (eval { $host->safe_psql('postgres', "SELECT count(*) FROM redlock_nodes WHERE state = 'ready'") } || '') eq '1' },
+	'the server is back');
+$s->vanish;
+$s = session($host);
+wait_until(sub { ($token = $s->run("SELECT redlock_acquire('tokens', scope => 'session')")->{out}) ne '' }, 'its locks are free');
+cmp_ok($token, '>', $next, 'tokens are in order over a crash');
+$s->quit;
+
+# ---- bounded memory ----
+
+# redlock.max_locks is 16: the node knows 288 names.
+$s = session($other);
+my $first = $s->query("SELECT redlock_acquire('first', scope => 'session')");
+$s->query("SELECT redlock_release('first')");
+$s->query("DO \$\$ BEGIN FOR i IN 1 .. 1000 LOOP PERFORM redlock_acquire('name ' || i, scope => 'session'); PERFORM redlock_release('name ' || i); END LOOP; END \$\$");
+cmp_ok($s->query("SELECT redlock_acquire('first', scope => 'session')"), '>', $first, 'a name that was forgotten gets a later token');
+$result = $s->run("DO \$\$ BEGIN FOR i IN 1 .. 1000 LOOP PERFORM redlock_try('kept ' || i, hold_at_least => '10 min', scope => 'session'); PERFORM redlock_release('kept ' || i); END LOOP; END \$\$");
+is($result->{state}, '08006', 'when hold_at_least keeps as many names as the node can know, a new name gets an error');
+like($result->{detail}, qr/local: OOM in the node: it knows as many names as it can/, 'which says why');
+like($result->{hint}, qr/Raise redlock\.max_locks/, 'and what to do');
+is($s->query("SELECT redlock_release('first')"), 't', 'a held lock is released all the same');
+$s->quit;
+
+# ---- wrong settings ----
+
+sub reload_with
+{
+	my ($setting, $value, $pattern, $what) = @_;
+	my $before = count_in_log($host, $pattern);
+
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	$host->append_conf('postgresql.conf', "$setting = '$value'");
+	$host->reload;
+	wait_until(sub { count_in_log($host, $pattern) > $before }, $what);
+}
+
+$s = session($host);
+reload_with('redlock.nodes', 'local, redis://:geheim@h:1', 'invalid value for parameter "redlock.nodes": "local" goes with no other node',
+	'local beside another node is logged');
+is($s->query("SELECT redlock_try('a')"), 't', 'and the former setting stays');
+reload_with('redlock.nodes', 'local', 'parameter "redlock.nodes_next"|reloading configuration files', 'local alone');
+reload_with('redlock.nodes_next', 'local', 'invalid value for parameter "redlock.nodes_next": "local" goes with no other node',
+	'local as the next list is logged');
+reload_with('redlock.nodes_next', 'redis://127.0.0.1:1', 'redlock.nodes and redlock.nodes_next are not in force',
+	'a next list beside local is logged');
+like(log_of($host), qr/redlock.nodes is local, and goes with no other node/, 'and why it is not in force');
+is($s->query("SELECT redlock_try('a')"), 't', 'local stays in force');
+reload_with('redlock.nodes_next', '', 'reloading configuration files', 'without it');
+reload_with('redlock.nodes', '', 'reloading configuration files', 'an empty list');
+$host->poll_query_until('postgres', 'SELECT count(*) = 0 FROM redlock_nodes');
+$result = $s->run("SELECT redlock_acquire('a')");
+is($result->{state}, '55000', 'an empty list is an error, and not local');
+unlike(log_of($host), qr/geheim/, 'no password is logged');
+reload_with('redlock.nodes', 'local', 'redlock node local is ready', 'local is asked for again');
+wait_until(sub { $s->run("SELECT redlock_try('a')")->{out} eq 't' }, 'and grants locks');
+
+done_testing();
