@@ -31,7 +31,7 @@ SELECT p.proname, pg_get_function_arguments(p.oid) AS arguments,
        pg_get_function_result(p.oid) AS result
   FROM members m JOIN pg_proc p ON m.objid = p.oid
  WHERE m.classid = 'pg_proc'::regclass AND p.proname !~ '_rows?$'
- ORDER BY p.proname, arguments COLLATE "C";
+ ORDER BY p.proname, pg_get_function_arguments(p.oid) COLLATE "C";
 
 -- What takes or frees a lock is volatile and never runs in a parallel worker; no
 -- function is strict.  Only the fence runs with the rights of another, for the

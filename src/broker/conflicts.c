@@ -21,7 +21,7 @@
 #include "shared/lease.h"
 
 /*
- * The most configurations that one look compares with this host's; all of them take milliseconds.
+ * Limit of the configurations that a look compares, so that each look takes only milliseconds.
  */
 #define COMPARED_MAX 32
 
@@ -32,9 +32,9 @@
 #define OUTDATED_US INT64CONST(1000000)
 
 /*
- * A conflict is told when the last look has surely found it, and no look of this time has ruled it
- * out.  A host that has noticed a change
- * of a node, or of its own settings, writes a new entry within BEAT_LEAST_US.
+ * The log tells a conflict when the last look has surely found the conflict, and no look of this
+ * time has ruled the conflict out.  A host writes a new entry within BEAT_LEAST_US after a change
+ * of a node or of its settings.
  */
 #define CONFLICT_US INT64CONST(2500000)
 
@@ -47,7 +47,7 @@ typedef struct Conflict
 	uint64 host;
 	HostsDifference difference;
 	int64 sure_us;   /* last look that surely found the conflict */
-	int64 found_us;  /* last look that found the conflict, or could not rule it out */
+	int64 found_us;  /* last look that found the conflict, surely or perhaps */
 	int64 agreed_us; /* last look at which the host agreed */
 	int64 seen_us;   /* when the host wrote `config` */
 	int64 since_us;  /* first look at the conflict: no look since then has ruled it out */
@@ -227,10 +227,10 @@ let_vote(int64 now_us)
 }
 
 /*
- * Has each node that this host reaches answered the present entry?  And do the nodes that answered
- * it within STANDING_LAPSE_US form a quorum, reachable or not?  A host that has not begun also
+ * Has each reachable node answered the present entry?  And do the nodes with an answer to this
+ * entry within STANDING_LAPSE_US form a quorum, reachable or not?  Before its begin a host also
  * waits for the first attempt at each other node: a node may only be far away.  *asked_us: when the
- * first of them was asked.
+ * first of these nodes was asked.
  */
 static bool
 is_answered(int64_t *asked_us)
@@ -291,7 +291,7 @@ describe_others(StandingOther *others, bool all)
 			find_other(&conflicts[i], &others[count++]);
 	if (list_is_left())
 		others[count++] = (StandingOther){
-			/* the hosts that left these lists: as if they had taken locks for ever */
+			/* hosts have left these lists: they count as hosts with locks since ever */
 			.says = HOST_TAKES,
 			.takes_for_us = PG_INT64_MAX / 4};
 	return count;
@@ -566,8 +566,8 @@ is_silent(int64 seen_us)
 }
 
 /*
- * Notes nodes of which this host must guess whether they are the other host's nodes.  If the guess
- * is wrong, both hosts could get one lock.  A live host writes again within seconds, which ends
+ * Notes guesses: nodes of this host that may be nodes of the other host.  After a wrong guess both
+ * hosts could get one lock.  A live host writes again within seconds, which ends
  * the guess.  A host that hangs may still take locks until its standing lapses.
  */
 static void
@@ -580,8 +580,8 @@ note_guess(const HostsDifference *difference, const HostConfig *theirs, int64 se
 }
 
 /*
- * Do the configurations agree by nodes that are known for certain?  A node is uncertain when one
- * of the hosts cannot send to it now, when this host has had it for a moment only, or when it has
+ * Do the configurations agree by nodes known for certain?  A node is uncertain if one of the hosts
+ * cannot send to the node now, if this host met the node only a moment ago, or if the node has
  * restarted: the other host may not have written since.
  */
 static bool
@@ -680,8 +680,8 @@ first_stopping(void)
 }
 
 /*
- * Publishes to sessions the conflict that stops this host, or the end of such a conflict. Conflicts
- * that do not stop this host may go on.
+ * Publishes to sessions the conflict that stops this host, or the end of such conflicts.  Other
+ * conflicts may go on.
  */
 static void
 publish(void)

@@ -3,10 +3,10 @@
  *		The node inside the server, for redlock.nodes = 'local': no Redis, and locks that do not
  *		reach beyond this server.
  *
- * protocol/local_node.h has what the node does, protocol/local_names.h has its memory.  To all
- * other files it is a node as any other.  node_send executes a command at once, and keeps the
- * answer.  node_flush, later in the same pass of the broker's loop, gives the answers to the
- * NodeHandler, so no step of a lease runs within another.  The messages that Redis would publish
+ * protocol/local_node.h executes the node's commands, protocol/local_names.h keeps the node's
+ *memory. For all other files this node is like any node.  node_send executes a command at once, and
+ *keeps the answer.  node_flush, later in the same pass of the broker's loop, gives the answers to
+ *the NodeHandler, so no step of a lease runs within another.  The messages that Redis would publish
  * wait in a queue, and reach the NodeHandler by the node's subscriber, which has no connection
  * either.
  *
@@ -22,9 +22,9 @@
  *
  * When the server ends, the memory is lost, and with it all leases: their sessions are gone, the
  * server does not start while one of its processes lives, and nobody but this server's sessions can
- * hold a lock of this node.  So a new, empty node may vote at once.  What is lost with the memory
- * are detached leases and the keys of hold_at_least.  Tokens go on in order, because the node's
- * clock begins as the wall clock; see local_now_us in node_local.c.
+ * hold a lock of this node.  So a new, empty node may vote at once.  Detached leases and the keys
+ *of hold_at_least are lost with the memory.  Tokens go on in order, because the node's clock begins
+ *as the wall clock; see local_now_us in node_local.c.
  *
  * If a broker cannot attach the memory, it makes another one, which has another marker.  Then the
  * restart guard begins a quarantine (protocol/guard.h), as for any node that lost its data: held

@@ -30,9 +30,9 @@ force_first_least(core_lists lists, const Inspected *node, int64_t wall_clock_us
 }
 
 /*
- * A node that may have forgotten does not count: it may have forgotten the bound, too.  A node
- * with another request's key counts: it refuses the former holder while the key is there, and a
- * grant has raised its counter.
+ * A node with possible loss of data does not count: the bound may be lost, too.  A node with
+ * another request's key counts: the node refuses the former holder while the key is there, and a
+ * grant has raised the counter.
  */
 ForceVerdict
 force_judge(core_lists lists, const Inspected *node, int64_t *least)

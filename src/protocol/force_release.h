@@ -1,7 +1,7 @@
 /*
  * force_release.h
- *		A forced release: has a majority of nodes deleted the key of a lock, such that the former
- *		holder's renewals do not bring it back?
+ *		A forced release: has a majority of nodes deleted the key of a lock for good, in spite of
+ *the former holder's renewals?
  *
  * A node refuses a renewal if its counter is above the bound of the holder (core.h), so the
  * counter of each node must be raised above this bound.  The administrator does not know the
@@ -28,7 +28,7 @@ typedef enum ForceVerdict
 } ForceVerdict;
 
 /*
- * The least new counter for the first round, by what the nodes kept before; 0: the counters stay.
+ * The least new counter for the first round, by the former counters; 0: the counters stay.
  * Without a counter, the wall clock takes its place, as it does for a grant.
  */
 extern int64_t force_first_least(core_lists lists, const Inspected *node, int64_t wall_clock_us);

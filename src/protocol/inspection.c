@@ -73,7 +73,7 @@ is_same(const Inspected *one, const Inspected *other)
 		   memcmp(one->value, other->value, VALUE_REQUEST) == 0;
 }
 
-/* Sets nodes and witness: the largest set of nodes that tell of one lock. */
+/* Sets nodes and witness: the largest set of nodes with one lock. */
 static void
 find_group(Inspection *inspection, const Inspected *node, core_mask members)
 {
@@ -89,7 +89,7 @@ find_group(Inspection *inspection, const Inspected *node, core_mask members)
 	}
 }
 
-/* Those of `among` that tell of the same lock as node i; none if node i is not among them. */
+/* Returns the nodes of `among` with the lock of node i; none if `among` lacks node i. */
 static core_mask
 nodes_like(const Inspected *node, int i, core_mask among)
 {
@@ -127,7 +127,7 @@ judge_group(Inspection *inspection, core_lists lists, const Inspected *node, cor
 		{
 			Value value;
 
-			/* no renewal follows a release, so one kept key tells the end of the lease */
+			/* no renewal follows a release, so one kept key proves the end of the lease */
 			value_read(&value, node[i].value, node[i].value_len);
 			if (node[i].kind == INSPECTED_STRING && value.kept && value.permits == 0)
 			{
@@ -146,7 +146,7 @@ judge_group(Inspection *inspection, core_lists lists, const Inspected *node, cor
 	}
 }
 
-/* What a majority agrees on beside the value: time to live, permits, readers. */
+/* Sets the facts of a majority beside the value: time to live, permits, readers. */
 static void
 add_up(Inspection *inspection, core_lists lists, const Inspected *node)
 {

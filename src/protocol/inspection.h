@@ -1,6 +1,6 @@
 /*
  * inspection.h
- *		What the nodes keep of a lock, and what a majority of them says: is the lock free?
+ *		Looking at a lock: the keys at the nodes, and the verdict of a majority.
  *
  * The answers come from one exchange, which acquires nothing.  So a verdict is about a moment of
  * the past: the caller holds nothing.
@@ -25,7 +25,7 @@ typedef enum InspectedKind
 	INSPECTED_OTHER   /* a key of another type; `value` is a text about it */
 } InspectedKind;
 
-/* What one node said of one lock. */
+/* The answer of one node about one lock. */
 typedef struct Inspected
 {
 	InspectedKind kind;
@@ -59,7 +59,7 @@ typedef struct Inspection
 	core_mask answered;
 	core_mask nodes; /* nodes with the same lock: the most that agree */
 	int witness;     /* one of `nodes`, whose value is to be shown; -1: no node has a key */
-	int64_t ttl_ms;  /* until less than a majority has the key, if nobody renews it; -1: never;
+	int64_t ttl_ms;  /* until a majority no longer has the key, without renewals; -1: never;
 					  * 0: no majority has it */
 	int permits_taken;
 	int readers;

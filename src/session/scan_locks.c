@@ -2,8 +2,8 @@
  * scan_locks.c
  *		Listing the locks that the nodes keep; see scan_locks.h.
  *
- * The session walks the keys of one node after the other, in small steps, and then looks at each
- * lock that it found.  So a long list delays other work of the nodes by one step at a time.
+ * The session walks the keys of the nodes in turn, in small steps, and then looks at each found
+ *lock. So a long list delays other work of the nodes by one step at a time.
  */
 #include "postgres.h"
 
@@ -83,7 +83,7 @@ scan(const LockName *prefix, InspectAnswer *answer, ScanHandler handler, void *t
 		else if ((answer->lists.now | answer->lists.next) & CORE_BIT(question.node))
 			fault = inspect_fault(answer, question.node);
 	}
-	/* a majority without an answer may keep locks that the others do not */
+	/* a majority without an answer may keep further locks */
 	if (core_has_quorum(answer->lists, ~scanned))
 		ereport(ERROR, (errcode(ERRCODE_CONNECTION_FAILURE),
 						errmsg("too few redlock nodes could be reached to list the locks"),
