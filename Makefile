@@ -20,21 +20,21 @@
 
 MODULE_big = redlock_pg
 OBJS = redlock_pg.o $(patsubst %,src/%.o, \
-	protocol/core protocol/core_acquire protocol/core_debts protocol/core_renew protocol/entry protocol/guard protocol/hearing protocol/hosts protocol/local_names protocol/local_node protocol/lua protocol/lua_text protocol/overlap \
+	protocol/core protocol/core_acquire protocol/core_debts protocol/core_renew protocol/entry protocol/force_release protocol/guard protocol/hearing protocol/hosts protocol/inspection protocol/local_names protocol/local_node protocol/lua protocol/lua_text protocol/overlap \
 	protocol/permits protocol/probe protocol/release_queue protocol/rules protocol/settling protocol/several \
-	protocol/node_index protocol/standing protocol/steps protocol/waiters protocol/wish protocol/words driver/driver driver/turns \
-	shared/alarm shared/clock shared/guc shared/holder shared/host_list shared/lease shared/lease_broker \
+	protocol/node_index protocol/standing protocol/steps protocol/value protocol/waiters protocol/wish protocol/words driver/driver driver/turns \
+	shared/alarm shared/clock shared/guc shared/holder shared/host_list shared/inspect_queue shared/lease shared/lease_broker \
 	shared/lease_entries shared/lease_gate shared/lease_memory shared/lease_shared shared/lease_unowned shared/lease_view \
 	shared/memory shared/new_names shared/node_status shared/run_report shared/text shared/tls_file shared/url \
-	broker/broker broker/conflicts broker/deadlock broker/host_entry broker/host_pages broker/joint_file \
+	broker/broker broker/conflicts broker/deadlock broker/host_entry broker/host_pages broker/inspector broker/joint_file \
 	broker/leaving broker/local_wait broker/loop broker/marks broker/members broker/node broker/node_checks \
 	broker/node_local broker/node_news broker/node_pipeline broker/registry broker/resolver broker/script \
 	broker/subscription broker/timers broker/tls broker/told broker/trouble broker/world \
-	session/ask_hosts session/detached session/effects session/encoding session/fence session/gate session/holdings \
+	session/ask_hosts session/detached session/effects session/encoding session/fence session/force session/gate session/holdings session/inspect_lock \
 	session/loss session/loss_alarm session/misuse session/permit_queue session/request \
-	session/request_errors session/request_lease session/runs session/session session/session_attach \
+	session/request_errors session/request_lease session/runs session/scan_locks session/session session/session_attach \
 	session/transaction \
-	sql/arguments sql/fencing sql/intervals sql/locks sql/merge sql/procedure sql/run sql/terms sql/views)
+	sql/arguments sql/fencing sql/inspect sql/intervals sql/locks sql/merge sql/procedure sql/run sql/terms sql/views)
 
 EXTENSION = redlock_pg
 DATA = redlock_pg--0.1.0.sql redlock_pg--0.1.0--0.2.0.sql redlock_pg--0.2.0.sql
@@ -74,7 +74,11 @@ ifneq (,$(findstring PostgreSQL 15,$(shell $(PG_CONFIG) --version)))
 PG_CFLAGS += -fvisibility=hidden -D'PGDLLEXPORT=__attribute__((visibility("default")))'
 endif
 SHLIB_LINK = $(if $(filter yes,$(with_tls)),$(TLS_LIBS)) -lhiredis $(PTHREAD_LIBS)
-EXTRA_CLEAN = $(UNIT_TESTS) $(SIMULATORS) test/sim/conformance
+EXTRA_CLEAN = $(UNIT_TESTS) $(SIMULATORS) test/sim/conformance $(EXEC) $(EXEC_OBJS)
+
+# PGXS builds a library or a program, not both, so the rules of the program are below.
+EXEC = exec/redlock-exec
+EXEC_OBJS = $(patsubst %,exec/%.o,front keeper lock main watch)
 
 # No query gains from bitcode, and inlined code could not call the library's hidden functions.
 override with_llvm = no
@@ -87,6 +91,31 @@ include $(PGXS)
 ifneq (,$(filter 9.% 10 11 12 13 14,$(MAJORVERSION)))
 $(error redlock_pg needs PostgreSQL 15 or later; $(PG_CONFIG) is that of $(MAJORVERSION))
 endif
+
+# Needs signalfd, timerfd and /proc.
+ifeq ($(PORTNAME), linux)
+all: $(EXEC)
+install: install-exec
+endif
+
+$(EXEC_OBJS): override CPPFLAGS := -I$(includedir) $(CPPFLAGS)
+$(EXEC_OBJS): $(srcdir)/Makefile $(srcdir)/exec/redlock_exec.h
+
+$(EXEC): $(EXEC_OBJS)
+	$(CC) $(CFLAGS) $^ $(LDFLAGS) $(LDFLAGS_EX) -L$(libdir) -lpq -o $@
+
+install-exec: $(EXEC) installdirs-exec
+	$(INSTALL_PROGRAM) $(EXEC) '$(DESTDIR)$(bindir)/redlock-exec'
+
+installdirs: installdirs-exec
+installdirs-exec:
+	$(MKDIR_P) '$(DESTDIR)$(bindir)'
+
+uninstall: uninstall-exec
+uninstall-exec:
+	rm -f '$(DESTDIR)$(bindir)/redlock-exec'
+
+.PHONY: install-exec installdirs-exec uninstall-exec
 
 # README.md links to docs/, so both are installed together.
 document_kinds = $(notdir $(patsubst %/,%,$(wildcard $(srcdir)/docs/*/)))
@@ -125,14 +154,16 @@ UNIT_CC = $(CC) -std=c99 -Wall -Wextra -Werror -g -Isrc
 CORE = core core_acquire core_debts core_renew
 CORE_FILES = $(CORE:%=src/protocol/%.c)
 
-UNIT_TESTS = $(patsubst %,test/unit/%_test,core entry guard hearing holder hosts joint local_names node_index node_status overlap permits probe release_queue rules script settling several standing steps url waiters wish words)
+UNIT_TESTS = $(patsubst %,test/unit/%_test,core entry force_release guard hearing holder hosts inspection joint local_names node_index node_status overlap permits probe release_queue rules script settling several standing steps url value waiters wish words)
 
 test/unit/core_test: test/unit/laws.c $(CORE_FILES)
 test/unit/entry_test: src/protocol/entry.c src/protocol/rules.c src/protocol/wish.c
+test/unit/force_release_test: src/protocol/force_release.c src/protocol/value.c $(CORE_FILES)
 test/unit/guard_test: src/protocol/guard.c $(CORE_FILES)
 test/unit/hearing_test: src/protocol/hearing.c $(CORE_FILES)
 test/unit/holder_test: src/shared/holder.c src/shared/text.c
 test/unit/hosts_test: src/protocol/hosts.c src/protocol/words.c src/protocol/overlap.c $(CORE_FILES)
+test/unit/inspection_test: src/protocol/inspection.c src/protocol/value.c $(CORE_FILES)
 test/unit/joint_test: test/unit/laws.c $(CORE_FILES)
 test/unit/local_names_test: src/protocol/local_names.c src/protocol/local_node.c
 test/unit/node_status_test: src/shared/node_status.c test/unit/server.c
@@ -141,12 +172,13 @@ test/unit/permits_test: src/protocol/permits.c
 test/unit/probe_test: src/protocol/probe.c
 test/unit/release_queue_test: src/protocol/release_queue.c $(CORE_FILES)
 test/unit/rules_test: src/protocol/rules.c
-test/unit/script_test: src/broker/script.c src/protocol/lua.c src/protocol/lua_text.c src/protocol/probe.c src/protocol/rules.c src/protocol/waiters.c src/protocol/words.c src/shared/text.c test/unit/server.c
+test/unit/script_test: src/broker/script.c src/protocol/lua.c src/protocol/lua_text.c src/protocol/probe.c src/protocol/rules.c src/protocol/value.c src/protocol/waiters.c src/protocol/words.c src/shared/text.c test/unit/server.c
 test/unit/settling_test: src/protocol/settling.c $(CORE_FILES)
 test/unit/several_test: src/protocol/several.c
 test/unit/node_index_test: src/protocol/node_index.c
 test/unit/standing_test: src/protocol/standing.c
 test/unit/steps_test: src/protocol/steps.c src/protocol/hosts.c src/protocol/words.c src/protocol/overlap.c $(CORE_FILES)
+test/unit/value_test: src/protocol/value.c
 test/unit/waiters_test: src/protocol/waiters.c
 test/unit/wish_test: src/protocol/wish.c
 test/unit/words_test: src/protocol/words.c

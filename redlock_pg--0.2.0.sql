@@ -139,6 +139,69 @@ COMMENT ON FUNCTION redlock_token(text) IS
 'Returns the fencing token of a lock of this session, or NULL if the session does not hold the lock. See redlock_check for whether the lease is still valid';
 
 --
+-- Looking at a lock
+--
+-- Called on NULL input on purpose: a NULL name must be an error.
+--
+
+CREATE FUNCTION redlock_holder(resource text,
+                               OUT state text, OUT mode text,
+                               OUT host text, OUT cluster_name text,
+                               OUT database text, OUT role text, OUT pid integer,
+                               OUT detached boolean, OUT host_id text,
+                               OUT may_be_idle boolean, OUT kept_until timestamptz,
+                               OUT ttl interval, OUT permits integer,
+                               OUT permits_taken integer, OUT reader_hosts text[],
+                               OUT held_by text, OUT nodes integer, OUT of_nodes integer)
+RETURNS record
+AS 'MODULE_PATHNAME', 'redlock_holder'
+LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL RESTRICTED;
+COMMENT ON FUNCTION redlock_holder(text) IS
+'Returns which session of which host holds the lock on a resource, as a majority of the nodes says, without acquiring the lock. It is an error if no majority answers';
+
+CREATE FUNCTION redlock_holders(prefix text DEFAULT '',
+                                OUT resource text, OUT permit integer,
+                                OUT state text, OUT mode text,
+                                OUT host text, OUT cluster_name text,
+                                OUT database text, OUT role text, OUT pid integer,
+                                OUT detached boolean, OUT host_id text,
+                                OUT may_be_idle boolean, OUT kept_until timestamptz,
+                                OUT ttl interval, OUT permits integer,
+                                OUT permits_taken integer, OUT reader_hosts text[],
+                                OUT held_by text, OUT nodes integer, OUT of_nodes integer)
+RETURNS SETOF record
+AS 'MODULE_PATHNAME', 'redlock_holders'
+LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL RESTRICTED;
+COMMENT ON FUNCTION redlock_holders(text) IS
+'Returns the locks whose names begin with "prefix", of all hosts, as redlock_holder does, and locks of a minority of nodes as free. Walks all keys of the nodes, in small steps. For operators';
+REVOKE EXECUTE ON FUNCTION redlock_holders(text) FROM PUBLIC;
+
+CREATE FUNCTION redlock_is_locked(resource text)
+RETURNS boolean
+AS 'MODULE_PATHNAME', 'redlock_is_locked'
+LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL RESTRICTED;
+COMMENT ON FUNCTION redlock_is_locked(text) IS
+'Returns whether a majority of the nodes has the lock on a resource as held, or as kept by hold_at_least, without acquiring it. A session that wants the lock calls redlock_try: the answer may be outdated at once';
+
+CREATE FUNCTION redlock_inspect(resource text,
+                                OUT node text, OUT value text, OUT ttl interval,
+                                OUT counter bigint, OUT marker text, OUT error text)
+RETURNS SETOF record
+AS 'MODULE_PATHNAME', 'redlock_inspect'
+LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL RESTRICTED;
+COMMENT ON FUNCTION redlock_inspect(text) IS
+'Returns what each node keeps of the lock on a resource. For support: the value has the secret of the lease';
+REVOKE EXECUTE ON FUNCTION redlock_inspect(text) FROM PUBLIC;
+
+CREATE FUNCTION redlock_force_release(resource text)
+RETURNS text
+AS 'MODULE_PATHNAME', 'redlock_force_release'
+LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
+COMMENT ON FUNCTION redlock_force_release(text) IS
+'Releases the lock on a resource at the nodes, whoever holds it: its holder loses the lease. Returns the description of the holder, or NULL if no node had a key. For operators';
+REVOKE EXECUTE ON FUNCTION redlock_force_release(text) FROM PUBLIC;
+
+--
 -- The fence
 --
 

@@ -88,7 +88,7 @@ copy_sources()
     tar -C "$ROOT" -cf - --exclude=./.git --exclude='*.o' --exclude='*.bc' \
         --exclude='*.so' --exclude='*.a' --exclude=./tmp_check \
         --exclude=./results --exclude=./output_iso \
-        --exclude='./test/unit/*_test' --exclude=./test/sim/sim \
+        --exclude=./exec/redlock-exec --exclude='./test/unit/*_test' --exclude=./test/sim/sim \
         --exclude=./test/sim/conformance . | tar -C "$1" -xf - --no-same-owner
 }
 

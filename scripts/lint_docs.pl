@@ -334,7 +334,7 @@ sub objects
 	my (%functions, %columns, %objects);
 
 	$sql =~ s/--.*$//mg;
-	while ($sql =~ /^CREATE (FUNCTION|PROCEDURE) (\w+)\(([^;]*?)\)\s*(?:RETURNS ([\w\[\]]+)(?: \w+)?\s*)?AS /mg)
+	while ($sql =~ /^CREATE (FUNCTION|PROCEDURE) (\w+)\(([^;]*?)\)\s*(?:RETURNS ((?:SETOF )?[\w\[\]]+)(?: \w+)?\s*)?AS /mg)
 	{
 		my ($kind, $name, $parameters, $returns) = ($1, $2, normal_parameters($3), $4 // '');
 
@@ -346,6 +346,14 @@ sub objects
 			next;
 		}
 		next if $returns eq 'trigger';
+		# the columns of its rows; the section of the function names them
+		my @out = $parameters =~ /, OUT (\w+)/g;
+		foreach my $column (@out)
+		{
+			complain("docs/reference/functions.md: $name: no column $column")
+			  unless section_of('docs/reference/functions.md', $name) =~ /`$column`/;
+		}
+		$parameters =~ s/, OUT .*//;
 		$functions{ overload($name, $parameters) } = { kind => $kind, parameters => $parameters, returns => $returns };
 	}
 	while ($sql =~ /^CREATE VIEW (\w+) AS\s+(?:WITH \w+ AS MATERIALIZED [^;]*?\)\)\s+)?SELECT (.*?)\s+FROM (\w+)/msg)
@@ -369,7 +377,7 @@ sub objects
 	# their reference
 	my $reference = content_of('docs/reference/functions.md');
 	my %described;
-	while ($reference =~ /^## (\w+)[^\n]*\n\n```\n(CALL )?(\w+)\((.*?)\)(?: → ([\w\[\]]+))?\n```/msg)
+	while ($reference =~ /^## (\w+)[^\n]*\n\n```\n(CALL )?(\w+)\((.*?)\)(?: → ((?:setof )?[\w\[\]]+))?\n```/msg)
 	{
 		my ($title, $call, $name, $parameters, $returns) =
 		  ($1, $2, $3, normal_parameters($4), $5 // '');
@@ -381,7 +389,7 @@ sub objects
 		complain("docs/reference/functions.md: $name has other parameters: $function->{parameters}")
 		  if $parameters ne $function->{parameters};
 		complain("docs/reference/functions.md: $name returns $function->{returns}")
-		  if $returns ne $function->{returns};
+		  if lc $returns ne lc $function->{returns};
 		complain("docs/reference/functions.md: $name is a $function->{kind}")
 		  if !!$call != ($function->{kind} eq 'PROCEDURE');
 	}

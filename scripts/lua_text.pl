@@ -26,8 +26,9 @@ my %is_constant = map { /^#define (LUA_\w+) (?:-?\d+|"[^"]*")(?: |$)/ ? ($1 => 1
 my $c = <<'C';
 /*
  * lua_text.c
- *		The scripts that the nodes execute, made from redlock.lua, marker.lua, hosts.lua and
- *		readers.lua by scripts/lua_text.pl: to be changed there.
+ *		The scripts that the nodes execute, made from redlock.lua, marker.lua, hosts.lua,
+ *		readers.lua, inspect.lua, force_release.lua and scan.lua by scripts/lua_text.pl: to be
+ *		changed there.
  */
 #include "protocol/lua.h"
 
@@ -40,6 +41,9 @@ $c .= "\nconst char lua_script[] =\n" . c_string('redlock.lua') . ";\n";
 $c .= "\nconst char lua_marker_script[] =\n" . c_string('marker.lua') . ";\n";
 $c .= "\nconst char lua_hosts_script[] =\n" . c_string('hosts.lua') . ";\n";
 $c .= "\nconst char lua_readers_script[] =\n" . c_string('readers.lua') . ";\n";
+$c .= "\nconst char lua_inspect_script[] =\n" . c_string('inspect.lua') . ";\n";
+$c .= "\nconst char lua_force_script[] =\n" . c_string('force_release.lua') . ";\n";
+$c .= "\nconst char lua_scan_script[] =\n" . c_string('scan.lua') . ";\n";
 print $c, <<'C';
 
 /* clang-format on */

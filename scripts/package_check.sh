@@ -73,6 +73,7 @@ check_files()
         list=$(dpkg -c "$deb")
         echo "$list"
         for file in "usr/lib/postgresql/$major/lib/redlock_pg.so" \
+            "usr/lib/postgresql/$major/bin/redlock-exec" \
             $(cd /mnt && ls redlock_pg.control redlock_pg--*.sql |
                 sed "s|^|usr/share/postgresql/$major/extension/|") \
             $(cd /mnt && ls README.md docs/*.md docs/*/*.md |
@@ -94,7 +95,7 @@ check_installed()
     # apt has installed the server, too
     (cd /mnt && debian/tests/demo)
     apt purge 'postgresql-*-redlock'
-    ! ls -d /usr/lib/postgresql/*/lib/redlock_pg* /usr/share/postgresql/*/extension/redlock_pg* \
+    ! ls -d /usr/lib/postgresql/*/lib/redlock_pg* /usr/lib/postgresql/*/bin/redlock-exec /usr/share/postgresql/*/extension/redlock_pg* \
         /usr/share/doc/*redlock* 2>/dev/null
 }
 

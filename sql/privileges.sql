@@ -37,6 +37,11 @@ SELECT redlock_release_all();
 SELECT redlock_check('held');
 SELECT redlock_token('held');
 SELECT redlock_fence('held');
+SELECT state, pid IS NOT NULL AS named FROM redlock_holder('held');
+SELECT redlock_is_locked('held');
+SELECT count(*) FROM redlock_holders('held');
+SELECT count(*) FROM redlock_inspect('held');
+SELECT redlock_force_release('held');
 SELECT resource, state FROM redlock_locks WHERE state = 'held';
 SELECT count(*) = :nodes AS all_of_them FROM redlock_nodes;
 SELECT count(*) FROM redlock_hosts;
@@ -56,6 +61,13 @@ SELECT redlock_acquire('a', scope => 'session') > 0, redlock_try('a', scope => '
 SELECT redlock_fence('a') = redlock_token('a'), redlock_check('a') > '0';
 CALL redlock_run('b', 'SELECT redlock_check(''b'')');
 SELECT redlock_release('a'), redlock_release_all();
+RESET ROLE;
+
+-- what an administrator may do can be granted
+GRANT EXECUTE ON FUNCTION redlock_holders, redlock_inspect, redlock_force_release TO regress_redlock_yes;
+SET ROLE regress_redlock_yes;
+SELECT count(*) FROM redlock_holders('nothing');
+SELECT redlock_force_release('nothing') IS NULL AS nothing, count(*) > 0 AS nodes FROM redlock_inspect('nothing');
 RESET ROLE;
 
 -- All routines of the schema at once: what the views need is given back.

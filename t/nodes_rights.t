@@ -113,6 +113,21 @@ foreach my $arguments ('', ", mode => 'shared'", ', permits => 2')
 	is(keys_for_ever(), '', "no key stays for ever without PEXPIRE on a live connection$arguments");
 }
 
+# a look at a lock, and a forced release, need no further rights
+foreach my $right ('', '+exists', '+hgetall', '+type', '+hscan')
+{
+	my $name = 'seen ' . ++$number;
+
+	all_are(q{state IN ('ready', 'quarantined')}, 'the nodes are on duty');
+	wait_until(sub { $s->run("SELECT redlock_try('$name', scope => 'session')")->{out} eq 't' }, 'a lock is held');
+	grant_all_but($right);
+	all_are(q{state IN ('ready', 'quarantined')}, 'the nodes are on duty');
+	is($s->query("SELECT state, pid = pg_backend_pid() FROM redlock_holder('$name')"), 'held|t', "without '$right' the holder is known");
+	like($s->query("SELECT redlock_force_release('$name')"), qr/^cluster="a"/, '... and the lock can be released by force');
+	$s->run('SELECT redlock_release_all()');
+	grant_all_but('');
+}
+
 $s->quit;
 $host->stop;
 done_testing();

@@ -111,8 +111,8 @@ $host->safe_psql('updated', 'ALTER EXTENSION redlock_pg UPDATE');
 is( $host->safe_psql('updated', "SELECT extversion FROM pg_extension WHERE extname = 'redlock_pg'"),
 	$host->safe_psql('restored', "SELECT extversion FROM pg_extension WHERE extname = 'redlock_pg'"),
 	'a restored database has the present version');
-is($host->safe_psql('updated', "$privileges") =~ s/^redlock_release_idle.*\n//mr,
-	$host->safe_psql('restored', $privileges) =~ s/^redlock_release_idle.*\n//mr,
+is($host->safe_psql('updated', "$privileges") =~ s/^redlock_(?:release_idle|force_release|inspect|holders).*\n//mgr,
+	$host->safe_psql('restored', $privileges) =~ s/^redlock_(?:release_idle|force_release|inspect|holders).*\n//mgr,
 	'with the privileges of before');
 
 done_testing();

@@ -28,6 +28,7 @@
 
 #include "broker/broker.h"
 #include "broker/deadlock.h"
+#include "broker/inspector.h"
 #include "broker/loop.h"
 #include "broker/members.h"
 #include "broker/node.h"
@@ -65,6 +66,7 @@ static void count_vote(RedisNode *node, const InFlight *sent, const ScriptAnswer
 static void note_round_trip(NodeStatus *status, int64 us);
 static void on_lost(RedisNode *node, const InFlight *sent, int64 now_us);
 static void on_change(RedisNode *node, NodeState before);
+static void on_called(RedisNode *node, int call, const redisReply *reply, int64 now_us);
 static void on_subscribed(RedisNode *node, const char *channel, size_t len, int64 now_us);
 static void on_hear(RedisNode *node, const char *channel, size_t len, const char *text,
 					size_t text_len, int64 now_us);
@@ -73,8 +75,8 @@ static bool postmaster_stops(void);
 static bool all_released(void);
 static void detach(int code, Datum arg);
 
-static const NodeHandler handler = {on_answer,     on_lost,       on_change, node_news_of_memory,
-									registry_hear, on_subscribed, on_hear};
+static const NodeHandler handler = {on_answer, on_lost,       on_change, node_news_of_memory,
+									on_called, on_subscribed, on_hear};
 
 void
 broker_register(void)
@@ -123,6 +125,7 @@ redlock_broker_main(Datum arg)
 	subscription_init(driver);
 	deadlock_init(driver);
 	registry_init();
+	inspector_init();
 	lease_broker_attach(MyLatch);
 	node_init(&handler);
 	members_adopt(now_us);
@@ -203,6 +206,7 @@ make_pass(int64 now_us)
 	wake_at_us = Min(wake_at_us, trouble_sum_up(now_us));
 	if (probed_once)
 		wake_at_us = Min(wake_at_us, registry_on_time(now_us));
+	wake_at_us = Min(wake_at_us, inspector_on_time(probed_once, now_us, looked_us));
 	for (int i = 0; i < NODE_INDEXES; i++)
 		if (!node_flush(node_at(i), now_us))
 			wake_at_us = now_us; /* leases took steps: another pass */
@@ -396,6 +400,15 @@ on_change(RedisNode *node, NodeState before)
 		driver_on_node_ready(driver, node->index, redlock_clock_us());
 }
 
+static void
+on_called(RedisNode *node, int call, const redisReply *reply, int64 now_us)
+{
+	if (call >= INSPECTOR_CALLS)
+		inspector_hear(node, call, reply, now_us);
+	else
+		registry_hear(node, call, reply, now_us);
+}
+
 /*
  * Other hosts
  */
@@ -442,9 +455,15 @@ hear_of_host(ScriptMessage *message, int64 now_us)
 
 	if (message->word == SCRIPT_PROBE)
 		deadlock_hear(&message->probe, now_us);
-	if (message->word != SCRIPT_WANT)
+	if (message->word != SCRIPT_WANT && message->word != SCRIPT_FORCED)
 		return;
 	lease = subscription_lease(message->key, message->key_len);
+	if (message->word == SCRIPT_FORCED)
+	{
+		if (lease != NULL)
+			driver_on_forced(driver, lease_index(lease), now_us);
+		return;
+	}
 	if (lease != NULL && message->waiters.count == 0)
 		lease_recall(lease);
 	else if (lease != NULL)

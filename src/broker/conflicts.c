@@ -32,7 +32,8 @@
 #define OUTDATED_US INT64CONST(1000000)
 
 /*
- * A conflict is told when all looks have found it for this long.  A host that has noticed a change
+ * A conflict is told when the last look has surely found it, and no look of this time has ruled it
+ * out.  A host that has noticed a change
  * of a node, or of its own settings, writes a new entry within BEAT_LEAST_US.
  */
 #define CONFLICT_US INT64CONST(2500000)
@@ -45,13 +46,13 @@ typedef struct Conflict
 	HostFacts facts; /* of a host with `config` */
 	uint64 host;
 	HostsDifference difference;
-	int64 sure_us;   /* last look that surely found the conflict, */
-	int64 found_us;  /* ... or could not rule the conflict out */
+	int64 sure_us;   /* last look that surely found the conflict */
+	int64 found_us;  /* last look that found the conflict, or could not rule it out */
 	int64 agreed_us; /* last look at which the host agreed */
 	int64 seen_us;   /* when the host wrote `config` */
-	int64 since_us;  /* each look since then found, or may have missed, the conflict */
-	bool told;
-	uint64 words; /* hash of the text in the log */
+	int64 since_us;  /* first look at the conflict: no look since then has ruled it out */
+	bool told;       /* written into the log.  (A node "has told" if it answered a beat: told.h) */
+	uint64 words;    /* hash of the text in the log */
 } Conflict;
 
 static int64 looked_us; /* time of the last look */
@@ -89,7 +90,7 @@ static int describe_others(StandingOther *others, bool all);
 static void find_other(const Conflict *conflict, StandingOther *other);
 static bool takes_or_holds(const Conflict *conflict);
 static bool stops(const Conflict *conflict);
-static void pass_on_inherited(bool complete);
+static void end_inherited(bool complete);
 static bool is_found(void);
 static void log_end(const char *name);
 static bool all_have_told(int64 now_us);
@@ -140,8 +141,8 @@ find_conflicts(int64 now_us)
 		Conflict *conflict = &conflicts[i];
 
 		/*
-		 * not found: a node may have left the entry out, or the only node that knows the host is
-		 * away
+		 * Drop a conflict that this look has not found.  But keep a told conflict for a while: a
+		 * node may have left the entry out, or the only node that knows the host is away.
 		 */
 		if (conflict->found_us != looked_us &&
 			(complete || !conflict->told || conflict->agreed_us == looked_us ||
@@ -160,12 +161,16 @@ find_conflicts(int64 now_us)
 	for (int i = 0; i < conflict_count; i++)
 		if (is_ripe(&conflicts[i]) && !conflicts[i].told)
 			tell(&conflicts[i]);
-	pass_on_inherited(complete);
+	end_inherited(complete);
 	publish();
 	let_vote(now_us);
 }
 
-/* Lets this host's standing take its next step, if the nodes have answered the present entry. */
+/*
+ * Lets this host's standing take its next step, if the nodes have answered the present entry.  A
+ * newcomer also waits while it guesses about a node, while another host's step is in the way, and
+ * for the end of an inherited conflict.
+ */
 static void
 look_at_standing(int64 now_us)
 {
@@ -199,7 +204,8 @@ look_at_standing(int64 now_us)
  * A node that is back may bring a conflict, and this host stops only when a conflict is ripe.
  * Until then no further node gets a vote.  Nor does a node get a vote while a reachable node lacks
  * the present entry, which names the new voter: other hosts would not learn of the voter.  A node
- * about which this host guesses gets no vote either, and is asked again soon.
+ * about which this host guesses is not given a vote either, and is asked again soon.  If such a
+ * node has a vote, it keeps the vote: only registry_changed takes votes.
  */
 static void
 let_vote(int64 now_us)
@@ -221,9 +227,10 @@ let_vote(int64 now_us)
 }
 
 /*
- * Has each node that this host reaches answered the present entry, and do these nodes form a
- * quorum?  A host that has not begun also waits for the first attempt at each other node: a node
- * may only be far away.  *asked_us: when the first of them was asked.
+ * Has each node that this host reaches answered the present entry?  And do the nodes that answered
+ * it within STANDING_LAPSE_US form a quorum, reachable or not?  A host that has not begun also
+ * waits for the first attempt at each other node: a node may only be far away.  *asked_us: when the
+ * first of them was asked.
  */
 static bool
 is_answered(int64_t *asked_us)
@@ -284,7 +291,9 @@ describe_others(StandingOther *others, bool all)
 			find_other(&conflicts[i], &others[count++]);
 	if (list_is_left())
 		others[count++] = (StandingOther){
-			.says = HOST_TAKES, .takes_for_us = PG_INT64_MAX / 4}; /* whoever left the nodes */
+			/* the hosts that left these lists: as if they had taken locks for ever */
+			.says = HOST_TAKES,
+			.takes_for_us = PG_INT64_MAX / 4};
 	return count;
 }
 
@@ -366,12 +375,13 @@ registry_configured(int64 now_us)
 }
 
 /*
- * Ends the inherited conflict once this broker knows better: when a conflict of its own stops this
- * host, or when the inherited conflict is surely over.  A node names a single host of each
+ * Ends the inherited conflict: when this broker's own conflict stops this host, when the inherited
+ * conflict is surely over, or after HOST_LIVES_US, at a look that surely finds no conflict.  A node
+ * names a single host of each
  * configuration, so the inherited host may be missing from the answers for a while.
  */
 static void
-pass_on_inherited(bool complete)
+end_inherited(bool complete)
 {
 	bool replaced = first_stopping() < conflict_count;
 	bool outlived = looked_us - inherited_us > HOST_LIVES_US;
@@ -669,7 +679,10 @@ first_stopping(void)
 	return i;
 }
 
-/* Publishes the conflict that stops this host to its sessions, or the end of all conflicts. */
+/*
+ * Publishes to sessions the conflict that stops this host, or the end of such a conflict. Conflicts
+ * that do not stop this host may go on.
+ */
 static void
 publish(void)
 {

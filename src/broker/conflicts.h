@@ -1,7 +1,7 @@
 /*
  * conflicts.h
- *		Configuration conflicts, "conflicts" in the code: comparing other hosts with this host,
- *		this host's standing (protocol/standing.h), and the texts for the log and for sessions.
+ *		Configuration conflicts: comparing other hosts with this host, this host's standing
+ *		(protocol/standing.h), and the texts for the log and for sessions.
  *
  * Used by the parts of the registry.  The broker calls the registry_... functions, through
  * registry.h.

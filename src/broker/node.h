@@ -5,8 +5,8 @@
  * 	 UNUSED      the index belongs to no node
  * 	 RESOLVING   waits for the address of the host name
  * 	 CONNECTING  the socket is not yet open
- * 	 HANDSHAKE   waits for the answers to AUTH, SELECT, the checks, the loading of
- * 				 scripts and the client name; with TLS, after the TLS handshake
+ * 	 HANDSHAKE   the socket is open: the TLS handshake, if any; then the answers to
+ * 				 AUTH, SELECT, the checks, the loading of scripts and the client name
  * 	 READY       takes commands
  * 	 QUARANTINED takes all commands but acquires, until guard->until_us: the node may
  * 				 have forgotten leases, or may forget leases (see guard.h)
@@ -128,7 +128,7 @@ typedef struct RedisNode
 	int next_address;  /* the next one to try */
 	int used_address;  /* address of the connection */
 	int failures;      /* failures in a row */
-	int64 deadline_us; /* RESOLVING, CONNECTING, HANDSHAKE */
+	int64 deadline_us; /* RESOLVING; then one for CONNECTING and HANDSHAKE together */
 	int64 retry_at_us; /* BACKING_OFF, REFUSED */
 
 	int64 began_us;    /* start of the connection */

@@ -24,10 +24,13 @@
 #include "shared/host_list.h"
 #include "shared/lease.h"
 
-/* Pause between beats during a configuration conflict, or when this host must not take locks, */
+/*
+ * Pause between beats during a configuration conflict, or when this host must not take locks.
+ * told.h has the pause at other times.
+ */
 #define BEAT_IN_CONFLICT_US INT64CONST(3000000)
 
-/* ... or while this host does not know yet whether it may take locks. */
+/* Pause between beats while this host does not know yet whether it may take locks. */
 #define BEAT_UNKNOWN_US INT64CONST(20000)
 
 static int64 beat_us; /* time of the last beat */

@@ -3,12 +3,12 @@
  *		The registry of hosts, which each node keeps (hosts.lua): this host's entry, and the
  *		entries of other hosts.
  *
- * Every few seconds, and soon after a change, the broker sends a beat: this host writes its entry
- * at each node, and the node answers with the other configurations in use under this key prefix.
- * If another configuration would let both hosts get one lock, there is a configuration conflict.
- * A conflict is told when it has lasted for some seconds, in the log and in shared memory (see
- * redlock.on_disagreement): a change of the list on all hosts, or a node's restart, causes passing
- * conflicts.
+ * Every 10 s (BEAT_US), in a conflict every 3 s, and soon after a change, the broker sends a beat.
+ * This host writes its entry at each node, and the node answers with the other configurations in
+ * use under this key prefix.  There is a configuration conflict if another configuration would let
+ * both hosts get one lock.  A conflict is told when it has lasted for some seconds, in the log and
+ * in shared memory (see redlock.on_disagreement): a change of the list on all hosts, or a node's
+ * restart, causes passing conflicts.
  *
  * The whole list is read when a session asks for it (host_list.h).
  *

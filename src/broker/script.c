@@ -12,15 +12,10 @@
 #include "broker/script.h"
 #include "protocol/permits.h"
 #include "protocol/rules.h"
+#include "protocol/value.h"
 #include "protocol/words.h"
 #include "shared/clock.h"
 #include "shared/text.h"
-
-/*
- * No true counter is 70 years ahead of time.  A node that says so must not spread such a token to
- * the other nodes.
- */
-#define TOKEN_AHEAD_MAX_US (INT64CONST(1) << 51)
 
 /* No token is from before 2020. */
 #define TOKEN_MIN INT64CONST(1577836800000000)
@@ -31,12 +26,6 @@
 
 /* No host waits for longer than 30 years. */
 #define WAITED_MAX_US INT64CONST(999999999999999)
-
-#define ATTEMPT_DIGITS 9 /* enough for the 27 bits of core_node */
-
-/* Layout of a value: secret, ':', attempt, ':', host, then ' ' or LUA_MAY_IDLE or LUA_SHARED. */
-#define HOST_AT (2 * LOCK_SECRET_BYTES + 1 + ATTEMPT_DIGITS + 1)
-#define VALUE_HEAD (HOST_AT + LOCK_HOST_DIGITS + 1)
 
 StaticAssertDecl(SCRIPT_VALUE_SIZE > VALUE_HEAD + LOCK_HOLDER_MAX, "a lock's value must fit");
 
@@ -83,7 +72,7 @@ script_value(char value[SCRIPT_VALUE_SIZE], const uint8 *secret, uint64 host, bo
 		*out++ = digits[secret[i] & 15];
 	}
 	*out++ = ':';
-	out += ATTEMPT_DIGITS;
+	out += VALUE_ATTEMPT_DIGITS;
 	*out++ = ':';
 	out = words_put_id(out, host) - 1; /* without its NUL */
 	if (shared)
@@ -97,9 +86,9 @@ script_value(char value[SCRIPT_VALUE_SIZE], const uint8 *secret, uint64 host, bo
 void
 script_set_attempt(char *value, uint32 attempt)
 {
-	char *digits = value + 2 * LOCK_SECRET_BYTES + 1;
+	char *digits = value + VALUE_ATTEMPT_AT;
 
-	for (int i = ATTEMPT_DIGITS; i-- > 0; attempt /= 10)
+	for (int i = VALUE_ATTEMPT_DIGITS; i-- > 0; attempt /= 10)
 		digits[i] = '0' + attempt % 10;
 	Assert(attempt == 0);
 }
@@ -224,7 +213,7 @@ read_reply(core_op op, const redisReply *reply, ScriptAnswer *answer)
 		answer->token = strtoll(reply->str, NULL, 10);
 		answer->reply = op == CORE_OP_ACQUIRE ? CORE_REPLY_YES : CORE_REPLY_NO;
 		if (answer->token < TOKEN_MIN ||
-			answer->token > redlock_wall_clock_us() + TOKEN_AHEAD_MAX_US)
+			answer->token > redlock_wall_clock_us() + SCRIPT_TOKEN_AHEAD_MAX_US)
 		{
 			answer->reply = CORE_REPLY_UNKNOWN;
 			strlcpy(answer->text, "its counter is out of all bounds", sizeof(answer->text));
@@ -274,37 +263,24 @@ read_reply(core_op op, const redisReply *reply, ScriptAnswer *answer)
 static void
 read_holder(const redisReply *reply, ScriptAnswer *answer)
 {
-	const char *from = reply->str;
-	const char *end = reply->str + reply->len;
-	const size_t secret = 2 * LOCK_SECRET_BYTES;
-	bool shared = reply->len > VALUE_HEAD && from[VALUE_HEAD - 1] == LUA_SHARED[0] &&
-				  (from[VALUE_HEAD] == ' ' || from[VALUE_HEAD] == LUA_MAY_IDLE[0]);
+	Value value;
 	size_t said = 0;
 
-	answer->ours =
-		reply->len >= VALUE_HEAD && strspn(from, "0123456789abcdef") == secret &&
-		from[secret] == ':' && strspn(from + secret + 1, "0123456789") == ATTEMPT_DIGITS &&
-		from[HOST_AT - 1] == ':' &&
-		strspn(from + HOST_AT, "0123456789abcdef") == LOCK_HOST_DIGITS &&
-		(from[VALUE_HEAD - 1] == ' ' || from[VALUE_HEAD - 1] == LUA_MAY_IDLE[0] || shared);
+	value_read(&value, reply->str, reply->len);
+	answer->ours = value.ours;
+	answer->kept = value.kept;
+	answer->may_idle = value.may_idle;
+	answer->by_readers = value.shared;
 	/* the same hash for all attempts of a request, and for all readers */
-	answer->holder =
-		answer->ours && shared
-			? SCRIPT_READERS
-			: hash_bytes((const unsigned char *) from, answer->ours ? secret : (size_t) reply->len);
-	shared = shared && answer->ours;
-	if (answer->ours)
-		from += VALUE_HEAD + shared;
-	answer->kept = answer->ours && !shared && strncmp(from, LUA_KEPT, strlen(LUA_KEPT)) == 0;
-	answer->may_idle = answer->ours && !answer->kept && from[-1] == LUA_MAY_IDLE[0];
-	answer->by_readers = shared;
-	if (answer->ours && !answer->kept)
-		answer->host = strtoull(reply->str + HOST_AT, NULL, 16);
-	if (answer->kept)
-		from += strlen(LUA_KEPT);
-	if (shared)
+	answer->holder = value.shared ? SCRIPT_READERS
+								  : hash_bytes((const unsigned char *) reply->str,
+											   value.ours ? VALUE_REQUEST : (size_t) reply->len);
+	if (!value.kept)
+		answer->host = value.host;
+	if (value.shared)
 		said = strlcpy(answer->text, LOCK_READERS, sizeof(answer->text));
-	text_to_utf8(answer->text + said, sizeof(answer->text) - said, from, end - from);
+	text_to_utf8(answer->text + said, sizeof(answer->text) - said, reply->str + value.text,
+				 reply->len - value.text);
 }
 
 /* Writes each waiter's id and its wait so far, in us. */
@@ -342,6 +318,11 @@ script_hear(const char *text, size_t len, int64 sent_us, ScriptMessage *message)
 	{
 		message->word = SCRIPT_PERMIT;
 		message->permit = (int) permit;
+		return;
+	}
+	if (strcmp(word, "forced") == 0 && words_take(&text, end, &message->key, &message->key_len))
+	{
+		message->word = SCRIPT_FORCED;
 		return;
 	}
 	if (strcmp(word, "want") == 0 && words_take(&text, end, &message->key, &message->key_len) &&
@@ -439,6 +420,16 @@ script_write_want(char text[SCRIPT_WANT_MAX], const char *key, size_t key_len, u
 	at = waited_us >= 0 ? words_put_number(at, waited_us) : words_put_text(at, LUA_TRY);
 	if (shared)
 		at = words_put_text(at, LUA_SHARED);
+	Assert(at - text <= SCRIPT_WANT_MAX);
+	return at - text;
+}
+
+size_t
+script_write_forced(char text[SCRIPT_WANT_MAX], const char *key, size_t key_len)
+{
+	char *at = words_put_text(text, "forced");
+
+	at = words_put(at, key, key_len);
 	Assert(at - text <= SCRIPT_WANT_MAX);
 	return at - text;
 }

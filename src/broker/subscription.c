@@ -129,6 +129,18 @@ subscription_say(uint64 host, const char *text, size_t len, int64 now_us)
 }
 
 void
+subscription_say_by_all(uint64 host, const char *text, size_t len, int64 now_us)
+{
+	char channel[SCRIPT_CHANNEL_SIZE];
+	const char *argv[] = {"PUBLISH", channel, text};
+	size_t argvlen[] = {7, script_host_channel(host, channel), len};
+
+	for (int i = 0; i < CORE_NODES_MAX; i++)
+		if (node_can_send(node_at(i)) && !node_is_local(node_at(i)))
+			node_call(node_at(i), NODE_SAID, lengthof(argv), argv, argvlen, now_us);
+}
+
+void
 subscription_say_to_readers(const Lease *lease, const char *text, size_t len, int64 now_us)
 {
 	core_mask nodes = core_votes(&lease->drive.core, CORE_VOTE_NO) & nodes_that(node_can_send);

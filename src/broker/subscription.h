@@ -42,6 +42,9 @@ extern bool subscription_is_own(const char *channel, size_t len);
  */
 extern void subscription_say(uint64 host, const char *text, size_t len, int64 now_us);
 
+/* ... by all nodes, for a message that is not repeated. */
+extern void subscription_say_by_all(uint64 host, const char *text, size_t len, int64 now_us);
+
 /*
  * ... to the hosts that share the lock of a request, by a node that has refused the request.  Of
  * very many hosts, only some get the message.

@@ -3,7 +3,8 @@
  *		TLS on the connections to nodes: the settings redlock.tls_*, and texts for failures.
  *
  * hiredis reads and writes the TLS records, on non-blocking sockets, so the handshake goes on with
- * each read and write of a connection.  OpenSSL verifies certificates, by objects made here.
+ * each read and write of a connection.  The deadline of the handshake is RedisNode.deadline_us
+ * (node.c).  OpenSSL verifies certificates, by objects made here.
  * OpenSSL is first used when a node wants TLS, and in the broker only.
  *
  * In a build without TLS, redlock.nodes refuses rediss:// URLs, so no connection calls these

@@ -16,10 +16,13 @@
 #include "protocol/hosts.h"
 #include "protocol/steps.h"
 
-/* Pause between beats, */
+/*
+ * Pause between beats; registry.c has two shorter pauses.  Well below LUA_HOST_SILENT_MS and
+ * STANDING_LAPSE_US: a host that misses a beat must not look silent.
+ */
 #define BEAT_US INT64CONST(10000000)
 
-/* ... and the least pause, whatever has changed. */
+/* The least pause between beats, after any change. */
 #define BEAT_LEAST_US INT64CONST(1000000)
 
 /*

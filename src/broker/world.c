@@ -23,10 +23,13 @@
 #include "driver/turns.h"
 #include "shared/clock.h"
 
-/* Mean pause between two rounds for a held lock, */
+/*
+ * Mean pause between two rounds for a held lock.  core_acquire.c spreads the pause by chance: half
+ * of the mean to one and a half.
+ */
 #define RETRY_US INT64CONST(50000)
 
-/* ... when the nodes publish the release: so much does a lost message cost. */
+/* Mean pause when the nodes publish the release: the cost of a lost message. */
 #define RETRY_SUBSCRIBED_US INT64CONST(500000)
 
 /*

@@ -7,7 +7,7 @@
 #include "driver/turns.h"
 #include "protocol/rules.h"
 
-/* an idle time may end this much late: the timers of other leases may be late too */
+/* an idle time may end this much late, so that one pass ends many: see set_timer */
 #define IDLE_GRAIN_US 10000
 
 /* releases that begin before the world looks at its nodes again */
@@ -23,6 +23,7 @@ static void take(Driver *driver, const ReleaseStep *next, int64_t now_us);
 static void wake(Driver *driver, int entry, int64_t retry_us, int64_t not_before_us,
 				 int64_t now_us);
 static void ask_if_missed(Driver *driver, int entry, int64_t now_us);
+static void renew_if_forced(Driver *driver, int entry, int64_t now_us);
 static void publish(Driver *driver, int entry, core_outcome outcome, int64_t now_us);
 static void note_grant(Driver *driver, int entry, int64_t now_us);
 static void on_expiry(Driver *driver, int entry, int64_t now_us);
@@ -194,8 +195,8 @@ driver_hold_requests(Driver *driver)
 }
 
 /*
- * Serves the requests that came before.  Also serves wishes that an earlier driver did not see
- * or did not finish.  The world's queue has already brought the releases.
+ * Serves requests from now on, also requests that came before.  Also serves wishes that an earlier
+ * driver did not see or did not finish.  The world's queue has already brought the releases.
  */
 void
 driver_serve(Driver *driver, int64_t now_us)
@@ -230,6 +231,7 @@ step(Driver *driver, int entry, core_event *event)
 	uint32_t round;
 	core_out out;
 
+	/* release() tells the limit before a RELEASE */
 	if (event->type != CORE_LIMIT && event->type != CORE_RELEASE)
 		limit(driver, entry, event->now_us);
 	round = core->round;
@@ -268,6 +270,7 @@ step(Driver *driver, int entry, core_event *event)
 		driver_act(driver, entry, event->now_us);
 	else if (out.outcome == CORE_MUST_WAIT || event->type == CORE_REPLY)
 		ask_if_missed(driver, entry, event->now_us);
+	renew_if_forced(driver, entry, event->now_us);
 }
 
 static bool
@@ -310,8 +313,8 @@ ask_if_missed(Driver *driver, int entry, int64_t now_us)
 
 /*
  * Sets the timer.  Timers of held leases may be late by a thousandth of the ttl, so that one
- * pass renews many leases.  Sessions do not know of this delay: an idle time that goes on does
- * not wake the host.
+ * pass renews many leases.  Sessions compare with the time without this delay (wish_look_at_us). So
+ * a session does not wake the broker for an idle time that ends within the delay.
  */
 static void
 set_timer(Driver *driver, int entry)
@@ -402,8 +405,9 @@ on_expiry(Driver *driver, int entry, int64_t now_us)
 		return; /* released in time */
 	if (world->release_idle(driver, entry))
 		return; /* an idle lease: no session has lost it */
+	/* end_hold returns false if a session has just prolonged the hold: the lease is lost */
 	if (world->hold_is_over(driver, entry, now_us) && world->end_hold(driver, entry, now_us))
-		return; /* the end was due; a hold that was prolonged at the last moment is lost */
+		return; /* the end was due: no loss */
 	world->tell(driver, entry, DRIVER_LOST, now_us);
 	if (driver->entry[entry].terms.is_queue)
 		return;                                    /* the owner queues again */
@@ -441,7 +445,10 @@ send_to(Driver *driver, core_mask nodes, int entry, core_op op, core_event_type 
 	}
 }
 
-/* The argument of a release.  Nothing ends at nodes that a live lease has left. */
+/*
+ * The argument of a release.  At nodes that a live lease has left, nothing is published and no key
+ * is kept: core_ends is false.
+ */
 static int64_t
 release_ms(Driver *driver, int entry, int64_t now_us)
 {
@@ -688,4 +695,33 @@ driver_on_free(Driver *driver, int entry, int node, int64_t token, const Waiters
 	turn_us = turns_hear(driver, entry, named, now_us);
 	if (turn_us != 0)
 		wake(driver, entry, driver->retry_told_us, turn_us, now_us);
+}
+
+void
+driver_on_forced(Driver *driver, int entry, int64_t now_us)
+{
+	driver->entry[entry].forced = driver_lease(driver, entry)->core.state == CORE_HELD;
+	renew_if_forced(driver, entry, now_us);
+}
+
+static void
+renew_if_forced(Driver *driver, int entry, int64_t now_us)
+{
+	const core_lease *core = &driver_lease(driver, entry)->core;
+	core_event event = {.type = CORE_EXTEND, .now_us = now_us};
+
+	if (!driver->entry[entry].forced || (core->state == CORE_HELD && core->renewing))
+		return;
+	driver->entry[entry].forced = false;
+	/* nothing is renewed without a holder, whatever a message says */
+	if (core->state != CORE_HELD || release_queue_waits(&driver->releases, entry) ||
+		driver->world->wish(driver, entry) == WISH_NOTHING)
+		return;
+	if (driver->world->release_orphan(driver, entry, now_us))
+	{
+		driver_act(driver, entry, now_us);
+		set_timer(driver, entry);
+		return;
+	}
+	step(driver, entry, &event);
 }

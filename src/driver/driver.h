@@ -100,4 +100,10 @@ extern void driver_on_left(Driver *driver, int entry, int node, int64_t now_us);
 extern void driver_on_free(Driver *driver, int entry, int node, int64_t token, const Waiters *named,
 						   int64_t now_us);
 
+/*
+ * A host says that the nodes have deleted the key by force.  Renews now, or after the round that
+ * is out: if the message is true, the nodes refuse, and the lease is lost.
+ */
+extern void driver_on_forced(Driver *driver, int entry, int64_t now_us);
+
 #endif /* REDLOCK_DRIVER_H */

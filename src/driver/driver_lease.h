@@ -21,7 +21,7 @@ typedef struct DriverLease
 	int64_t keep_until_us;  /* nodes keep the key until then; 0: no longer than the lock is held */
 	int64_t first_token;    /* the grant's first token; each hand-over uses the next token */
 	int64_t turn_began_us;  /* start of this host's turn: see rules_turn_us */
-	int64_t long_turn_us;   /* when the turn becomes a long turn: see rules_turn_lasts */
+	int64_t long_turn_us;   /* from this duration on, the turn is long: see rules_turn_lasts */
 	int32_t turn_handovers; /* hand-overs of this turn before the last grant by the nodes */
 } DriverLease;
 

@@ -22,7 +22,10 @@
  */
 #define DRIVER_PAUSES 256
 
-/* the owner's terms, constant until the lease is freed */
+/*
+ * The terms of the session that asked, constant until the lease is freed.  A later holder's limit
+ * comes by hold_until_us.
+ */
 typedef struct DriverTerms
 {
 	uint64_t hash; /* of the lock's name */
@@ -41,6 +44,7 @@ typedef struct DriverTerms
 typedef struct DriverEntry
 {
 	DriverTerms terms;
+	bool forced;         /* the key may be gone by force: renew as soon as no round is out */
 	bool hears;          /* this host is on the lock's channel */
 	Hearing hearing;     /* the nodes' confirmations and messages about the channel */
 	WaitersKnown *known; /* hosts that wait for the lock; NULL: none */
@@ -106,6 +110,8 @@ typedef struct Driver Driver;
 /*
  * The functions that the driver needs.  The functions end_idle .. release_orphan may end a lease
  * in place of its owner.  Each returns true if it did; the wish is then WISH_NOTHING.
+ * note_waiting_host may end an idle lease, and returns nothing: the entry is then in the work
+ * queue.
  */
 typedef struct DriverWorld
 {

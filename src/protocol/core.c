@@ -6,8 +6,9 @@
  * parallel, where the key is free.  A majority within the validity makes a lease.  Any other
  * result is undone.  The code is stricter than the text in these points:
  *
- * - A round is decided as soon as a majority said yes, or can no longer say yes while a majority
- *   answered.  A round never waits for slow nodes.
+ * - A round is decided at the first of: a majority has our key and one token; a majority has
+ *   answered, and no grant is possible; no majority can answer any more.  A round never waits for
+ *   slow nodes.
  *
  * - "Refused" and "unreachable" are different outcomes: refused means a quorum answered.
  *
@@ -17,8 +18,8 @@
  *   executed at any later time.  Such a command can't delete a key of a later attempt, and can't
  *   stand for it.  So the lease remembers only the last attempt sent to each node.
  *
- * - A release without an acknowledgement stays a debt to its node, until the node is back or the
- *   ttl has run out.
+ * - A release stays a debt to its node until the node acknowledges the release, every key has
+ *   expired, or the entry is needed (CORE_FORGET).
  *
  * - A grant carries a fencing token.  Each node counts its grants.  The token is the largest
  *   counter of the nodes that said yes.  The attempt is a grant when a majority holds exactly
@@ -48,6 +49,7 @@ static void on_wake(core_lease *lease, const core_event *event, core_out *out);
 static core_vote vote_of(const core_lease *lease, const core_event *event);
 static void on_reply(core_lease *lease, const core_event *event, core_out *out);
 static bool note_acquired(core_lease *lease, const core_event *event);
+static uint32_t last_acquire(const core_lease *lease);
 static void on_refusal(core_lease *lease, const core_event *event);
 static void on_node_lost(core_lease *lease, const core_event *event, core_out *out);
 static void on_node_ready(core_lease *lease, const core_event *event, core_out *out);
@@ -362,17 +364,20 @@ on_reply(core_lease *lease, const core_event *event, core_out *out)
 		core_note_next_list(lease, event, out);
 }
 
-/* Records the answer to an acquire.  Returns false if the answer is too late to be a vote. */
+/*
+ * Records the answer to an acquire.  Returns false if the answer is too late to be a vote.  In BUSY
+ * the vote is noted nevertheless: hearing_may_miss reads it.
+ */
 static bool
 note_acquired(core_lease *lease, const core_event *event)
 {
 	core_node *node = &lease->node[event->node];
 
 	if (lease->state == CORE_BUSY && node->vote == CORE_VOTE_PENDING)
-		node->vote = vote_of(lease, event); /* for hearing_may_miss */
+		node->vote = vote_of(lease, event);
 	if (lease->state != CORE_ASKING && lease->state != CORE_HELD)
 		return false; /* a release follows on the connection */
-	if (node->attempt != lease->attempt - lease->renewed)
+	if (node->attempt != last_acquire(lease))
 		return false; /* a later renewal may have set the key */
 	if (event->reply == CORE_REPLY_YES)
 	{
@@ -386,6 +391,13 @@ note_acquired(core_lease *lease, const core_event *event)
 	if (event->reply == CORE_REPLY_NO)
 		on_refusal(lease, event);
 	return true;
+}
+
+/* Returns the number of the last round of acquires: renewals have the next number. */
+static uint32_t
+last_acquire(const core_lease *lease)
+{
+	return lease->renewed ? lease->attempt - 1 : lease->attempt;
 }
 
 /*
@@ -452,7 +464,7 @@ on_node_ready(core_lease *lease, const core_event *event, core_out *out)
 	}
 	/* delete the key of an earlier attempt, or of a request or lease that is over */
 	else if (lease->state == CORE_RELEASING || lease->state == CORE_BUSY ||
-			 (lease->state != CORE_FREE && node->attempt < lease->attempt - lease->renewed))
+			 (lease->state != CORE_FREE && node->attempt < last_acquire(lease)))
 		core_pay_debts(lease, event, CORE_BIT(event->node), out);
 }
 

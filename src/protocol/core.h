@@ -65,11 +65,13 @@ typedef enum core_state
 	CORE_FREE = 0, /* no request, and no debt.  Left by ACQUIRE. */
 	CORE_ASKING,   /* a round of acquires is out, or the token is being written.  Left by the
 					* decision of the round: to HELD, BUSY or RELEASING. */
-	CORE_BUSY,     /* pause before the next round: the last round was refused and undone, or
-					* another host has its turn.  Left by TICK, WAKE, RELEASE. */
+	CORE_BUSY,     /* pause before the next round: the last round failed (refused, or no quorum)
+					* and was undone, another host has its turn, or the request was adopted.
+					* Left by TICK, WAKE, RELEASE. */
 	CORE_HELD,     /* valid until valid_until_us.  Left by RELEASE, or to LOST when the validity
-					* ends. */
-	CORE_LOST,     /* the validity ended before a renewal.  Left by RELEASE only. */
+					* ends or no majority is left. */
+	CORE_LOST,     /* the validity ended before a renewal, or refusals left no majority.  Left by
+					* RELEASE only. */
 	CORE_RELEASING /* keys are being deleted; keys at unreachable nodes are debts.  Left to FREE
 					* when no debt is left or all keys have expired.  BUSY also enters this state
 					* without an outcome, when the request has used up its attempts: the shell
@@ -212,7 +214,7 @@ typedef enum core_op
 					  * them */
 	CORE_OP_RENEW,   /* extend the key; create a missing key, unless the counter may tell of a
 					  * later grant */
-	CORE_OP_RELEASE  /* delete the key, raise the counter above the bound */
+	CORE_OP_RELEASE  /* delete the key; after a renewal, also raise the counter above the bound */
 } core_op;
 
 typedef enum core_reply

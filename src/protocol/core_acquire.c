@@ -231,7 +231,8 @@ agreed_nodes(const core_lease *lease)
 
 /*
  * The round failed.  Deletes each key that was or may be set.  On each connection the release
- * travels after the acquire, so a late grant is undone too.
+ * travels after the acquire, so a late grant is undone too.  The mean pauses, retry_us and
+ * unheard_us, come from the driver's world (broker/world.c).
  */
 static void
 fail_acquire(core_lease *lease, const core_event *event, bool unreachable, core_out *out)

@@ -7,7 +7,7 @@
  * has the table lock from before the copy until the values are stored.  Locks, barriers and
  * wake-ups are the caller's.
  *
- *	 WISH_NONE      asks                    -> WISH_HOLD
+ *	 WISH_NONE      lease_ask, without lock -> WISH_HOLD
  *	 WISH_HOLD      entry_keep_idle         -> WISH_IDLE
  *	                entry_hand_over         -> WISH_HAND_OVER; WISH_IDLE, a permit that is passed;
  *	                                           WISH_NOTHING
@@ -39,8 +39,9 @@ typedef enum LeaseState
 	LEASE_HELD,        /* granted; see entry_validity_us */
 	LEASE_REFUSED,     /* a try found another holder; final */
 	LEASE_UNREACHABLE, /* no quorum answered; final */
-	LEASE_DEADLOCKED,  /* the holder waits for the owner, perhaps through others; final */
-	LEASE_LOST         /* was held; validity ran out; final */
+	LEASE_DEADLOCKED,  /* the holder waits for the owner, perhaps through others.  A grant may come
+						* until the owner has read this state; then final */
+	LEASE_LOST         /* was held; the validity ended, or no majority was left; final */
 } LeaseState;
 
 /* The answer to a session that wants a lock and has passed the gate. */

@@ -4,8 +4,8 @@
  *		for new leases; and which nodes are the same server.
  *
  * A node that lost its data could grant a lock that another host still holds by the lost vote.
- * So the node is in quarantine for redlock.max_ttl, by this host's clock.  No forgotten lease
- * lives longer without a renewal.  Two signs show a loss:
+ * So the node is in quarantine for redlock.max_ttl and the drift of clocks (guard_distrust), by
+ * this host's clock.  No forgotten lease lives longer without a renewal.  Two signs show a loss:
  *
  * - The server process is not the process that this host has seen on the node.  Or it is the
  *   first process seen, and reports an uptime below max_ttl.  A durable node forgets nothing by

@@ -1,6 +1,6 @@
 /*
  * hearing.h
- *		Whether a waiting request has heard of the release that it waits for.
+ *		Whether a waiting request has heard of the release of its lock.
  *
  * The request subscribes to the lock's channel on all nodes.  When a majority has confirmed, the
  * request asks again, because the lock may have been released before.  From then on nodes publish

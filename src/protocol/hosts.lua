@@ -165,8 +165,10 @@ end
 -- The remaining call is beat.
 forget_those('-inf', '(' .. format('%.0f', oldest))
 -- A host seen in the future was seen before the clock was set back.  The host may hold locks, so
--- it counts as seen now.
-for _, host in ipairs(call('ZRANGEBYSCORE', hosts, '(' .. format('%.0f', now), '+inf', 'LIMIT', 0, LUA_RECORDS_MAX)) do
+-- it counts as seen now, unless the time is far away, as only a stranger writes it.
+local future = now + LUA_SET_BACK_MS
+forget_those('(' .. format('%.0f', future), '+inf')
+for _, host in ipairs(call('ZRANGEBYSCORE', hosts, '(' .. format('%.0f', now), format('%.0f', future), 'LIMIT', 0, LUA_RECORDS_MAX)) do
 	call('ZADD', hosts, now, host)
 end
 

@@ -87,6 +87,7 @@ typedef char counter_keep_has_parts[LUA_COUNTER_KEEP_MS == LUA_CLOCK_BOUND_US / 
 
 /* a node drops a host that it has not seen for this long */
 #define LUA_HOST_LIVES_MS 45000
+#define LUA_SET_BACK_MS 1800000 /* entries survive a clock that is set back by less */
 
 /* a host not seen for this long has a problem: each host writes more often */
 #define LUA_HOST_SILENT_MS 15000
@@ -144,6 +145,23 @@ typedef char counter_keep_has_parts[LUA_COUNTER_KEEP_MS == LUA_CLOCK_BOUND_US / 
 /* how many readers a deadlock probe reaches */
 #define LUA_READERS_ASKED 64
 
+/* how many locks one call of inspect.lua reads */
+#define LUA_INSPECTED_MAX 15
+
+/* what inspect.lua finds under a lock's name */
+#define LUA_KEY_NONE 0
+#define LUA_KEY_STRING 1
+#define LUA_KEY_OTHER 2
+
+/* keys that a step of scan.lua looks at; bytes that it returns; bytes of the longest key */
+#define LUA_SCAN_KEYS 100
+#define LUA_KEYS_SIZE 16000
+#define LUA_KEY_MAX 323
+
+/* what force_release.lua did */
+#define LUA_FORCED_NOT 0
+#define LUA_FORCED 1
+
 /* how many expired readers a node removes at a time */
 #define LUA_READERS_OVER 1000
 
@@ -161,5 +179,8 @@ extern const char lua_script[];
 extern const char lua_marker_script[];
 extern const char lua_hosts_script[];
 extern const char lua_readers_script[];
+extern const char lua_inspect_script[];
+extern const char lua_force_script[];
+extern const char lua_scan_script[];
 
 #endif /* REDLOCK_LUA_H */

@@ -7,11 +7,15 @@
  * then HOST_TAKES.  After each entry the host looks at all hosts' entries.
  *
  *    ASKS ----no conflict-----> TAKES ----no conflict-----> TAKES, and begun
- *     ^ |                        |                           |
- *     | +--another takes locks---+                           | another takes locks for longer
- *     |                v                                     v
+ *     ^ |                        | ^                         |
+ *     | +--another takes locks---+ |                         | another takes locks for longer
+ *     |                v           +--nobody takes or asks-- v
  *     +--all others- REFUSES <----its last lock has ended-- HOLDS
  *      refuse
+ *
+ * Instead of HOLDS, a host without locks gives way to REFUSES.  A host that asks also refuses if a
+ * host with a smaller id asks.  New settings lead to ASKS; or to HOLDS, while the host has locks
+ * that hosts with different settings may not exclude (`took`).
  *
  * Two hosts with different settings never take locks at the same time, if both reach one node.
  * The node writes an entry and returns all entries in one step.  Consider each host's last TAKES
@@ -20,8 +24,8 @@
  * such entries must write TAKES, and look, before they begin.
  *
  * If two hosts began without seeing each other, both say TAKES when they meet.  The host that
- * has taken locks for longer stays.  It takes no new locks until the locks of the second host
- * have ended.
+ * has taken locks for longer stays, if the difference is STANDING_MARGIN_US or more; else both give
+ * way.  The host that stays takes no new locks until the locks of the second host have ended.
  *
  * Pure, like the core.
  */

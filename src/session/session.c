@@ -38,7 +38,6 @@ static ProcessUtility_hook_type next_ProcessUtility = NULL;
 
 static int find_missing(const LockRequest *request, LockName *missing);
 static bool ask_and_hold(const LockRequest *ask, const LockRequest *request);
-static void check_ready(void);
 static void fail_held(const Holding *holding);
 static void fail_upgrade(const char *name);
 static void fail_other_permits(const Holding *holding, int permits);
@@ -87,7 +86,7 @@ session_acquire(const LockRequest *request)
 	LockName missing[SEVERAL_MAX];
 	LockRequest ask = *request;
 
-	check_ready();
+	session_check_ready();
 	if (request->terms.scope == SCOPE_CALL && call_depth <= request->by_call)
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
@@ -165,9 +164,8 @@ ask_and_hold(const LockRequest *ask, const LockRequest *request)
 	return granted;
 }
 
-/* The caller has checked that the library is preloaded. */
-static void
-check_ready(void)
+void
+session_check_ready(void)
 {
 	if (!IsPostmasterEnvironment)
 		request_fail_no_broker(); /* at once: single-user mode never has a broker */

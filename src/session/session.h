@@ -12,6 +12,12 @@
 extern void session_install_hooks(void);
 
 /*
+ * Raises an error (55000) where no lock can be asked for: in single-user mode, in a replication
+ * connection, or without redlock.nodes.  The caller has checked that the library is preloaded.
+ */
+extern void session_check_ready(void);
+
+/*
  * Acquires all the locks.  Returns false if `once` and another session holds a lock.  Errors: 55P03
  * waited in vain, 08006 no quorum, 40001 a lease that this session held was lost, 53400 the lease
  * table is full, 55000 not set up, 55006 this session is attached to a lock, or holds a lock that

@@ -4,14 +4,16 @@
  *		transaction.h.
  *
  *	 PRE_COMMIT			the session enters gates again that pg_advisory_unlock_all took;
- *						then the guard: each lease must still be valid, else 40001; then
- *						fenced calls record their tokens
+ *						then the guard: each lease must still be valid, else 40001.  If the
+ *						transaction has effects, fenced calls then record their tokens, and
+ *						the guard runs again
  *	 PRE_PREPARE		an error if the session holds a lock at transaction or call scope, or is
- *						attached to a lock
+ *						attached to a lock; else gates and guard as at PRE_COMMIT
  *	 COMMIT, ABORT		locks at transaction scope, and locks of CALLs that have ended, are
  *						released.  Both events come after the transaction has left the proc
  *						array: its effects are visible (or void) before another session can be
  *						granted the lock.  And both come before PostgreSQL frees the gate
+ *	 PREPARE			as COMMIT, but PRE_PREPARE has left no lock of these scopes
  *	 ABORT_SUB			locks that the subtransaction acquired are released
  *	 before_shmem_exit	all locks are released, and a request under way is cancelled
  *
@@ -143,8 +145,9 @@ on_xact(XactEvent event, void *arg)
 }
 
 /*
- * Records the tokens as a transaction with effects commits.  A newer holder records its token
- * before its work, so an older holder cannot commit.
+ * Records the tokens of fenced calls again, as a transaction with effects commits.  The calls have
+ * recorded their tokens before their work (session_fence).  If a newer holder has recorded its
+ * token since, raises an error: an older holder cannot commit.  Returns true if there was a token.
  */
 static bool
 record_fences(void)

@@ -2,8 +2,8 @@
  * holder.c
  *		The description of a holder; see holder.h.
  */
-#include <stdbool.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "protocol/permits.h"
@@ -39,6 +39,8 @@ static size_t put_parts(char *out, size_t size, const Part parts[WORDS], size_t 
 static size_t put_value(char *out, size_t size, const char *value, size_t most);
 static size_t escape(const char *at, char escaped[ESCAPED_MAX + 1], size_t *escaped_len);
 static size_t put(char *out, size_t size, size_t at, const char *text, size_t len);
+static const char *take_word(HolderParts *parts, const char *at);
+static const char *take_value(char part[HOLDER_PART_SIZE], const char *at);
 
 void
 holder_write(char *out, size_t size, const HolderWords *words)
@@ -169,4 +171,80 @@ holder_permits(const char *text)
 	}
 	/* 0.1.0 wrote no quotes */
 	return strncmp(text, "cluster=\"", 9) == 0 || strncmp(text, "host=", 5) == 0 ? permits : 0;
+}
+
+bool
+holder_read(HolderParts *parts, const char *text)
+{
+	memset(parts, 0, sizeof(*parts));
+	if (holder_permits(text) == 0)
+		return false;
+	while (text != NULL && *text != '\0')
+	{
+		text = take_word(parts, text);
+		if (text != NULL && *text == ' ')
+			text++;
+	}
+	return true;
+}
+
+/* Reads one word.  Returns the end of the word; NULL: not a word of ours. */
+static const char *
+take_word(HolderParts *parts, const char *at)
+{
+	const struct
+	{
+		const char *name;
+		char *part;
+	} words[] = {{"cluster=", parts->cluster},
+				 {"host=", parts->host},
+				 {"database=", parts->database},
+				 {"user=", parts->user}};
+	char number[HOLDER_PART_SIZE];
+
+	for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++)
+		if (strncmp(at, words[i].name, strlen(words[i].name)) == 0)
+			return take_value(words[i].part, at + strlen(words[i].name));
+	if (strncmp(at, PERMITS_WORD, strlen(PERMITS_WORD)) == 0)
+		return take_value(number, at + strlen(PERMITS_WORD));
+	if (strncmp(at, "pid=", 4) == 0)
+	{
+		at = take_value(number, at + 4);
+		parts->pid = (int) strtol(number, NULL, 10);
+		return at;
+	}
+	if (strncmp(at, "detached", 8) == 0 && (at[8] == ' ' || at[8] == '\0'))
+	{
+		parts->detached = true;
+		return at + 8;
+	}
+	return NULL;
+}
+
+/*
+ * Reads a value in quotes, or up to the next blank.  A backslash before a quote or a backslash
+ * goes; \xHH stays, because its byte is not fit for people.
+ */
+static const char *
+take_value(char part[HOLDER_PART_SIZE], const char *at)
+{
+	bool quoted = *at == '"';
+	size_t len = 0;
+
+	part[0] = '\0';
+
+	for (at += quoted; *at != '\0' && *at != (quoted ? '"' : ' '); at++)
+	{
+		if (quoted && *at == '\\' && (at[1] == '"' || at[1] == '\\'))
+			at++;
+		len = put(part, HOLDER_PART_SIZE, len, at, 1);
+	}
+	if (quoted && *at == '"')
+		at++;
+	if (quoted && strncmp(at, "...", 3) == 0)
+	{
+		len = put(part, HOLDER_PART_SIZE, len, at, 3);
+		at += 3;
+	}
+	return at;
 }

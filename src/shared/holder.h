@@ -8,6 +8,7 @@
 #ifndef REDLOCK_HOLDER_H
 #define REDLOCK_HOLDER_H
 
+#include <stdbool.h>
 #include <stddef.h>
 
 /* Texts should be UTF-8; NULL is the same as empty. */
@@ -37,5 +38,23 @@ extern void holder_write(char *out, size_t size, const HolderWords *words);
  * Returns 0 if no host wrote the text, in this version or an earlier one.
  */
 extern int holder_permits(const char *text);
+
+/* A description as its parts; empty: the description has no such word. */
+#define HOLDER_PART_SIZE 160
+typedef struct HolderParts
+{
+	char cluster[HOLDER_PART_SIZE];
+	char host[HOLDER_PART_SIZE];
+	char database[HOLDER_PART_SIZE];
+	char user[HOLDER_PART_SIZE];
+	int pid; /* 0: none, as of a detached lock */
+	bool detached;
+} HolderParts;
+
+/*
+ * Reads a description, as holder_write or a host of 0.1.0 wrote it.  A value that was cut ends in
+ * "...".  Returns false if no host wrote the text; the parts are empty then.
+ */
+extern bool holder_read(HolderParts *parts, const char *text);
 
 #endif /* REDLOCK_HOLDER_H */

@@ -8,36 +8,50 @@
  *
  * Each field has a mark, which says how processes access the field:
  *
- *	 table lock (LWLock)   the index by name, and the fields of a lease marked (t):
- *						   written while the entry is taken, constant until the
- *						   entry is freed.  There are LEASE_PARTITIONS table locks,
- *						   each for the names of some hashes: see lease_lock_of
- *	 free mutex			   the list of free entries, and the field marked (f)
- *	 queue mutex		   the queue, and the fields marked (q)
+ *	 table lock (t)		   written under the exclusive table lock of the name, within
+ *						   Lease.version.  Constant from lease_open until the entry is
+ *						   freed, except at a hand-over or at the detaching.  There are
+ *						   LEASE_PARTITIONS table locks (LWLocks), each for the names of
+ *						   some hashes: see lease_lock_of
+ *	 (T)				   written under the table lock at any time, outside of
+ *						   Lease.version: a copy may have an older value
+ *	 free mutex (f)		   the list of free entries
+ *	 queue mutex (q)	   the queue
  *	 (m)				   written by the broker alone, under holder_version
- *	 owner only (o)		   written by the owning backend before it queues the
- *						   lease; read by the broker after it took the lease from
- *						   the queue; views may read an older value
+ *	 owner (o)			   written by the owner before it queues the lease; read by the
+ *						   broker after it took the lease from the queue.  Later writers:
+ *						   the holder changes `scope`, `since` and `token`, for views; the
+ *						   next owner changes these and `handovers`, under the table lock
  *	 broker only (b)	   read and written by the broker alone
  *	 grant (g)			   written by the broker before `state` is LEASE_HELD,
  *						   constant from then on
+ *	 atomics (a)		   read without a lock; the writers are below
  *
- *	 atomics (a)		   one writer each.  The owner writes `wish`, `company` and
- *						   `idle_until_us`; the broker writes the rest.  Exceptions:
- *						   each reader counts itself in `readers`; a session that
- *						   releases a permit writes `permits_told` and `free_permit`
- *						   of the queue; under the table lock any process may write
- *						   `wish` of a detached lease, and `hold_until_us` after the
- *						   grant
+ * The session that takes an entry sets first values, under the exclusive table lock
+ * (lease_take_entry).  The writers of the atomics from then on:
  *
- * A process that only reads takes no lock: it copies the entry (lease_copy).  So readers never
- * keep the broker waiting.  A change of the fields marked (t) is enclosed in Lease.version.
+ *	 wish				   the owner, from WISH_NONE to WISH_HOLD, without a lock
+ *						   (lease_ask).  For each other change any process, under the
+ *						   exclusive table lock
+ *	 idle_until_us		   the owner or the last reader at a release, under the exclusive
+ *						   table lock
+ *	 hold_until_us		   the broker at the grant, without a lock; later any session,
+ *						   under the exclusive table lock
+ *	 more_tokens_us		   the broker; the session that takes the lease over
+ *	 company			   the owner; the broker only changes LEASE_AMONG to
+ *						   LEASE_AMONG_REFUSED
+ *	 readers			   each reader, under the table lock: see the field
+ *	 permits_told, free_permit	the broker; of a queue also a session that releases a permit
+ *	 all others			   the broker
+ *
+ * A view takes no lock: it copies the entry (lease_copy).  So views never keep the broker waiting.
  *
  * Lock order: the detaching lock; one table lock; one mutex, or a lock inside PostgreSQL's lock
  * manager.  No lock is held across a wait.
  *
  * Each decision below is a transition of protocol/entry.h.  The caller takes the table lock, copies
- * the values (lease_entry), decides, stores the changed values, and releases the table lock.
+ * the values (lease_entry), decides, stores the changed values, and releases the table lock.  Two
+ * functions take no lock: lease_ask, and lease_needs_tokens, whose answer is a hint.
  *
  * Hand-over: a session releases a valid lease while another session of this server waits at the
  * gate.  The releasing session may keep the lease at the nodes for the waiter: it writes
@@ -52,8 +66,10 @@
  * Idle lease: by keep_idle a session may keep the lease without a waiter (WISH_IDLE), until
  * idle_until_us.  The broker renews an idle lease until then, and releases it after.  The session
  * wakes the broker only if idle_until_us comes before the broker would look (looks_at_us).  An idle
- * lease ends early by lease_note_waiting_host, and when a session needs its entry.  A permit is
- * idle for PERMITS_PASS_US if the owner of the permit's queue is a session of this server.
+ * lease ends early by lease_release_idle: a recall, room for another lease, a reload, the server's
+ * stop, redlock_release_idle.  It also ends early when a session opens the name with other terms,
+ * or finds no token left.  A permit is idle for PERMITS_PASS_US if the owner of the permit's queue
+ * is a session of this server.
  *
  * Detached lease: after the grant a session may give the lease to its role (WISH_DETACHED), and
  * leave the gate.  No process owns a detached lease.  The entry keeps its name until a session
@@ -107,8 +123,9 @@
 typedef enum LeaseCompany
 {
 	LEASE_ALONE = 0,    /* the owner waits for this lock, and releases none */
-	LEASE_AMONG,        /* the owner does not know yet for which lock to wait */
-	LEASE_AMONG_REFUSED /* ... and another host holds this lock, or has a claim to go first */
+	LEASE_AMONG,        /* one of several locks: the broker tells the owner of a refusal, since
+						 * the owner may have to release its later locks */
+	LEASE_AMONG_REFUSED /* ... refused: another host holds this lock, or has a claim to go first */
 } LeaseCompany;
 
 typedef enum LockScope
@@ -133,19 +150,20 @@ typedef struct Lease
 	char key[LEASE_TEXT_SIZE]; /* prefix and name in UTF-8, then lease_holder (o) and
 								* lease_held_by (m); a long key leaves both less room */
 	/* (t); a hand-over changes these fields, and the gate */
-	int owner_pid; /* 0: detached, or detached until its release */
+	int owner_pid; /* 0: detached, also after the release until the entry is freed */
 	int owner_procno;
 	Oid owner_role;
 	Oid owner_database;
 	int keep_idle_ms;      /* how long the lease may be idle after its owner; 0: not at all */
-	bool other_host_waits; /* another host waits: the lease must not become idle */
+	bool other_host_waits; /* (T) another host waits: the lease must not become idle */
 	bool may_idle;         /* the request told the nodes that the lease may become idle */
 	bool shared;           /* by readers; the owner is the reader that asked the broker */
-	bool waiters_in_gate;  /* (t) detached or shared: sessions wait in the gate for the end */
+	bool waiters_in_gate;  /* (T) detached or shared: sessions wait in the gate for the end of this
+							* lease.  Readers set it under the shared table lock */
 	bool is_queue;         /* the lock is a queue for permits; its holder waits for a permit */
 	uint16 permits;        /* a permit, or a queue: of a lock with this many permits; else 0 */
 
-	int next_named; /* (t) next entry number in the bucket, or -1 */
+	int next_named; /* (T) next entry number in the bucket, or -1 */
 	int next_free;  /* (f) entry number, or -1 */
 
 	/* (q) */
@@ -156,8 +174,8 @@ typedef struct Lease
 	/* (o) */
 	bool once;            /* a try */
 	bool patient;         /* asks again without a quorum, until the owner cancels */
-	bool returns;         /* released while sessions of this server wait */
-	bool goes_on;         /* (t) released; the host's turn goes on with another lease */
+	bool returns;         /* (T) released while sessions of this server wait */
+	bool goes_on;         /* (T) released; the host's turn goes on with another lease */
 	int handovers;        /* count of hand-overs since the nodes granted the lease */
 	int64 waits_since_us; /* start of the wait, for messages to the holding host */
 	LockScope scope;      /* the widest scope of its holder */
@@ -175,22 +193,22 @@ typedef struct Lease
 	pg_atomic_uint64 hold_until_us;    /* end of the holder's hold_at_most; 0: no limit */
 	pg_atomic_uint64 looks_at_us;      /* when the broker looks next whether the lease's time
 										* is over; PG_INT64_MAX: only when woken */
-	pg_atomic_uint64 last_token;       /* of the grant: LUA_SPAN tokens; renewals may add more */
-	pg_atomic_uint64 more_tokens_us;   /* the broker asks for more tokens; the answer comes by then
-										* or not at all */
-	pg_atomic_uint32 silent_nodes;     /* no usable answer in the last round, or yet in the first
-										* round */
-	pg_atomic_uint32 denying_nodes;    /* the last round did not find the key there */
-	pg_atomic_uint32 permits_told;     /* queue: count of hints to its holder: a permit
-										* may be free */
-	pg_atomic_uint32 free_permit;      /* a refused permit: a free permit; a queue:
-										* the permit in the last message to its holder; or 0 */
-	pg_atomic_uint32 company;          /* LeaseCompany; the broker only changes LEASE_AMONG to
-										* LEASE_AMONG_REFUSED */
-	pg_atomic_uint32 readers;          /* count of readers.  Each reader counts itself under the
-										* table lock: exclusive from or to 0, else shared */
-	pg_atomic_uint64 writer_until_us;  /* shared: a writer waits at least until then; the lease
-										* must not become idle, and no session may join */
+	pg_atomic_uint64 last_token;      /* the grant's last token: first_token + LUA_SPAN - 1, or more
+									   * after renewals */
+	pg_atomic_uint64 more_tokens_us;  /* the broker asks for more tokens; the answer comes by then
+									   * or not at all */
+	pg_atomic_uint32 silent_nodes;    /* no usable answer in the last round, or yet in the first
+									   * round */
+	pg_atomic_uint32 denying_nodes;   /* the last round did not find the key there */
+	pg_atomic_uint32 permits_told;    /* queue: count of hints to its holder: a permit
+									   * may be free */
+	pg_atomic_uint32 free_permit;     /* a refused permit: a free permit; a queue:
+									   * the permit in the last message to its holder; or 0 */
+	pg_atomic_uint32 company;         /* LeaseCompany */
+	pg_atomic_uint32 readers;         /* count of readers.  Each reader counts itself under the
+									   * table lock: exclusive from or to 0, else shared */
+	pg_atomic_uint64 writer_until_us; /* shared: a writer waits at least until then; the lease
+									   * must not become idle, and no session may join */
 
 	/* (m) */
 	SeqLock holder_version;
@@ -200,7 +218,11 @@ typedef struct Lease
 
 	/* (b) */
 	uint8 secret[LOCK_SECRET_BYTES];
-	DriverLease drive; /* the fields for the turn and the first token are (g) */
+	DriverLease drive; /* Exceptions.  first_token: (g).  The fields for the turn: the session that
+						* takes the entry, under the table lock, before the request; then (g).
+						* generation: the broker under the exclusive table lock; sessions read it
+						* under that lock, or after a read barrier.  core.members: sessions read it
+						* for a message */
 } Lease;
 
 StaticAssertDecl(sizeof(Lease) <= 1128, "an entry takes little more than a kilobyte");
@@ -257,9 +279,10 @@ typedef struct LeaseTable
 {
 	uint64 host_id;      /* of this server: random, constant while the shared memory lives */
 	LWLockPadded *locks; /* LEASE_PARTITIONS, and the detaching lock */
-	int *bucket;         /* (t) first entry number of each bucket, or -1 */
+	int *bucket;         /* (T) first entry number of each bucket, or -1 */
 	int buckets;         /* a power of two, LEASE_PARTITIONS or more */
-	bool stopping;       /* (t) the server stops: no lease may become idle or detached */
+	bool stopping;       /* the server stops: no lease may become idle or detached.  Set under all
+						  * table locks in turn; cleared by the next broker, without these locks */
 	int entries;
 	int max_locks;          /* redlock.max_locks, or less if the lock manager lacks room */
 	pg_atomic_uint32 used;  /* entries in use */
@@ -291,7 +314,7 @@ typedef struct LeaseTable
 	int cycle_entry[CYCLES];             /* written by the broker; -1: text not in use */
 	char cycle[CYCLES][CYCLE_SIZE];
 	pg_atomic_uint64 *reader_bits; /* lease_reader_words() for each entry: a bit for each
-									* procno; (t) */
+									* procno; (T) */
 	pg_atomic_uint64 *asked_gate;  /* by procno: hash of the name whose gate the process asked
 									* for last; the complement once the gate has changed */
 	pg_atomic_uint64 *parked;      /* by procno: see lease_park */
@@ -310,7 +333,7 @@ extern void lease_require_preload(void);
 extern void lease_memory_request(void);
 extern void lease_memory_set_up(void);
 
-/* backends */
+/* The terms of a session's request. */
 typedef struct LeaseTerms
 {
 	LockScope scope;
@@ -492,7 +515,7 @@ extern bool lease_hold_is_over(Lease *lease, int64 now_us);    /* detached for l
 extern int64 lease_hold_until_us(Lease *lease, int64 now_us);  /* 0: no limit */
 extern bool lease_give_up_detached(Lease *lease);              /* ends a detached lease */
 extern void lease_end_unowned(void);                           /* and all detached leases */
-extern void lease_note_waiting_host(Lease *lease);             /* another host waits */
+extern void lease_note_waiting_host(Lease *lease);             /* also recalls the lease */
 extern void lease_recall(Lease *lease);                        /* another host waits, or tried */
 extern bool lease_needs_tokens(Lease *lease, int64 now_us);    /* few tokens are left */
 extern void lease_expect_tokens(Lease *lease, int64 until_us); /* 0: no more tokens come */

@@ -16,7 +16,11 @@ extern Lease *lease_named(uint64 hash);                /* NULL: no lease has the
 extern void lease_set_name(Lease *lease, uint64 hash); /* exclusively */
 extern void lease_free_name(Lease *lease);             /* exclusively */
 
-/* The caller has the table lock, and has read the clock before. */
+/*
+ * The caller has the table lock, and has read the clock before: so the copy shows each loss that
+ * the broker has published by that time.  lease_needs_tokens calls without the lock: its answer is
+ * a hint.
+ */
 extern Entry lease_entry(Lease *lease);
 extern EntryRequest lease_request(const Lease *lease, const LeaseKey *key, const LeaseTerms *terms);
 

@@ -12,6 +12,7 @@
 #include "storage/shmem.h"
 
 #include "shared/host_list.h"
+#include "shared/inspect_queue.h"
 #include "shared/lease.h"
 #include "shared/memory.h"
 #include "shared/new_names.h"
@@ -39,6 +40,7 @@ request_memory(void)
 	if (prev_shmem_request_hook)
 		prev_shmem_request_hook();
 	RequestAddinShmemSpace(host_list_size());
+	RequestAddinShmemSpace(inspect_queue_size());
 	RequestAddinShmemSpace(node_status_size());
 	lease_memory_request();
 	new_names_request();
@@ -55,6 +57,7 @@ set_up_memory(void)
 	lease_memory_set_up();
 	node_status_set_up();
 	host_list_set_up();
+	inspect_queue_set_up();
 	new_names_set_up();
 	run_report_set_up();
 	LWLockRelease(AddinShmemInitLock);

@@ -226,6 +226,7 @@ redlock_node_rows(PG_FUNCTION_ARGS)
 	return (Datum) 0;
 }
 
+/* The columns of redlock_nodes in 0.1.0: no column may be added here. */
 static void
 node_row(Tuplestorestate *rows, TupleDesc desc, NodeStatus *status)
 {
@@ -260,6 +261,7 @@ counter_datum(LeaseCounter counter)
 	return Int64GetDatum((int64) lease_counted(counter));
 }
 
+/* The columns of redlock_nodes since 0.2.0. */
 Datum
 redlock_node_list_rows(PG_FUNCTION_ARGS)
 {

@@ -23,6 +23,7 @@ typedef struct word
 	uint32_t generation;
 	int node;
 	bool want;   /* else: free */
+	bool forced; /* a forged message of a forced release */
 	bool shared; /* waits for shared mode; nodes omit this */
 	int server;
 	int resource;
@@ -39,6 +40,7 @@ static void send_word(int host, const word *word);
 static void send_once(int host, const word *word, int64_t at_us);
 static void forge(int server);
 static void hear_want(int host, const word *word);
+static void hear_forced(int host, const word *word);
 static void hear_free(int host, int entry, const word *word);
 static void hear_joined(int host, const word *word);
 static int64_t way_us(void);
@@ -148,6 +150,7 @@ forge(int server)
 				 .count = (int) dice(WAITERS_MAX + 1)};
 
 	seen.fault[FAULT_WORD]++;
+	word.forced = !word.want && word.token % 4 == 1;
 	if (word.want)
 		word.count = (int) dice(2);
 	for (int i = 0; i < word.count; i++)
@@ -192,9 +195,26 @@ word_on_hear(const event *event)
 		hear_want(h, &word);
 		return;
 	}
+	if (word.forced)
+	{
+		hear_forced(h, &word);
+		return;
+	}
 	for (int s = 0; s < w.plan.entries; s++)
 		if (waits(h, s, word.resource))
 			hear_free(h, s, &word);
+}
+
+/* A lie: nobody has deleted a key by force. */
+static void
+hear_forced(int h, const word *word)
+{
+	int s = gate_of(h, word->resource)->named;
+
+	if (s < 0 || entry_at(h, s)->resource != word->resource)
+		return;
+	tell("host %c receives: lock %d was released by force", HOST_NAME(h), word->resource + 1);
+	driver_on_forced(&hosts[h].driver, s, host_now_us(h));
 }
 
 static void

@@ -130,9 +130,44 @@ test_reading(void)
 		   texts[i].permits);
 }
 
+static void
+test_parts(void)
+{
+	HolderWords words = {3, "a", "db1", "x pid=1 user=postgres", 677, "a\"b\\c"};
+	HolderParts parts;
+	bool read;
+
+	read = holder_read(&parts, written(160, &words));
+	ok(read && strcmp(parts.cluster, "a") == 0 && strcmp(parts.host, "db1") == 0 &&
+		   parts.pid == 677 && !parts.detached,
+	   "parts of a description");
+	is(parts.database, "x pid=1 user=postgres", "a value in quotes");
+	is(parts.user, "a\"b\\c", "with quotes and backslashes");
+	words.pid = 0;
+	words.cluster = "";
+	words.user = "a\nb";
+	read = holder_read(&parts, written(160, &words));
+	ok(read && parts.detached && parts.pid == 0 && parts.cluster[0] == '\0', "a detached lock");
+	is(parts.user, "a\\x0ab", "a control character stays escaped");
+	words.user = "a long name that is cut";
+	(void) holder_read(&parts, written(60, &words));
+	ok(strcmp(parts.database + strlen(parts.database) - 3, "...") == 0, "a cut value: %s",
+	   parts.database);
+	read = holder_read(&parts, "host=db1 database=mydb pid=677 user=app");
+	ok(read && strcmp(parts.host, "db1") == 0 && strcmp(parts.user, "app") == 0 && parts.pid == 677,
+	   "a host of 0.1.0");
+	ok(!holder_read(&parts, "my host=x") && parts.host[0] == '\0', "a plain client");
+	read = holder_read(&parts, "host=\"x strange=1 pid=7");
+	ok(read && parts.pid == 0, "a quote without an end");
+	read = holder_read(&parts, "host=\"x\" strange=1 pid=7");
+	ok(read && parts.pid == 0, "nothing is read behind an unknown word");
+	ok(holder_read(&parts, "host=") && parts.host[0] == '\0', "an empty value");
+}
+
 int
 main(void)
 {
+	test_parts();
 	test_writing();
 	test_cutting();
 	test_reading();

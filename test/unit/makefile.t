@@ -4,7 +4,8 @@
 # line, which says so.
 #
 # Protects from: pages of errors of the compiler, from which nobody can tell that; a build
-# without TLS by a slip of the pen; directories that are removed below an empty name.
+# without TLS by a slip of the pen; directories that are removed below an empty name; an installation
+# without redlock-exec.
 
 use strict;
 use warnings;
@@ -28,5 +29,10 @@ is(system('make -n with_tls=no clean >/dev/null 2>&1'), 0, 'it need not be');
 
 is(`make -n PG_CONFIG=/nowhere/pg_config 2>&1 >/dev/null` =~ s/^(?!Makefile).*\n//gmr =~ s/^Makefile:\d+: //r,
 	"*** /nowhere/pg_config is not there, or fails: name one by PG_CONFIG=....  Stop.\n", 'without a server nothing is made');
+
+my $installed = qx(make -n install DESTDIR=/somewhere 2>&1);
+my ($program) = $installed =~ m{exec/redlock-exec '(/somewhere/\S+/redlock-exec)'};
+ok($program, 'the program is installed');
+like(qx(make -n uninstall DESTDIR=/somewhere 2>&1), qr/^rm -f '\Q$program\E'$/m, 'and removed');
 
 done_testing();

@@ -726,6 +726,9 @@ static const struct
 	{"a want without a time", "want|redlock:job|" A "|", SCRIPT_FREE, 0, 0, {0}},
 	{"a want cut short", "want|redlock:job|" A "|5", SCRIPT_FREE, 0, 0, {0}},
 	{"a want of nothing", "want|", SCRIPT_FREE, 0, 0, {0}},
+	{"a forced release", "forced|redlock:job|", SCRIPT_FORCED, 0, 0, {0}},
+	{"a forced release cut short", "forced|redlock:job", SCRIPT_FREE, 0, 0, {0}},
+	{"a forced release of nothing", "forced|", SCRIPT_FREE, 0, 0, {0}},
 	{"a permit", "permit|1|", SCRIPT_PERMIT, 0, 0, {0}},
 	{"a permit without a number", "permit|", SCRIPT_FREE, 0, 0, {0}},
 	{"a permit that can't be", "permit|1001|", SCRIPT_FREE, 0, 0, {0}},
@@ -744,9 +747,9 @@ hear(const char *text, size_t len, ScriptMessage *message)
 	exact[len] = '\0';
 	memset(message, 0x55, sizeof(*message));
 	script_hear(exact, len, 77000000, message);
-	if (message->word == SCRIPT_WANT)
+	if (message->word == SCRIPT_WANT || message->word == SCRIPT_FORCED)
 		ok(message->key_len == strlen(key) && memcmp(message->key, key, message->key_len) == 0,
-		   "the key that is wanted");
+		   "the key of the message");
 	free(exact);
 }
 
@@ -785,6 +788,10 @@ test_messages(void)
 			   message.waiters.waiter[0].since_us == 77000000 - 5000 && message.shared == shared,
 		   "a want that this server writes%s", shared ? ", of a reader" : "");
 	}
+
+	len = (int) script_write_forced(text, key, strlen(key));
+	hear(text, len, &message);
+	ok(message.word == SCRIPT_FORCED, "a forced release that this server tells");
 
 	len = sprintf(text, "free%c17%c", 0, 0);
 	for (int i = 0; i < 50; i++)

@@ -1,0 +1,246 @@
+/*
+ * lock.c
+ *		The session that holds the lock.
+ *
+ * Until the command begins, the front waits in libpq, and a signal ends the front: there is nothing
+ * to end in order, and the server notices the end of a waiting client by itself.  Afterwards the
+ * keeper uses the session, and never waits in libpq.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "redlock_exec.h"
+
+static char last_error[500];
+static bool session_ended; /* the server said so */
+
+static void
+note_error(const char *text)
+{
+	size_t length;
+
+	snprintf(last_error, sizeof(last_error), "%s", text != NULL ? text : "");
+	length = strcspn(last_error, "\n");
+	last_error[length] = '\0';
+}
+
+const char *
+lock_error(void)
+{
+	return last_error;
+}
+
+static const char *
+field(const PGresult *result, int code)
+{
+	const char *text = PQresultErrorField(result, code);
+
+	return text != NULL ? text : "";
+}
+
+static bool
+ends_session(const PGresult *result)
+{
+	const char *severity = field(result, PG_DIAG_SEVERITY_NONLOCALIZED);
+
+	return strcmp(severity, "FATAL") == 0 || strcmp(severity, "PANIC") == 0;
+}
+
+/* Where no query runs, libpq takes the server's last words for a notice. */
+static void
+receive_notice(void *arg, const PGresult *result)
+{
+	(void) arg;
+	if (ends_session(result))
+	{
+		session_ended = true;
+		note_error(field(result, PG_DIAG_MESSAGE_PRIMARY));
+	}
+}
+
+PGconn *
+lock_connect(const Options *options)
+{
+	/* later ones count, and the connection string may be anywhere */
+	const char *keywords[] = {"fallback_application_name", "dbname", "host", "port", "user", NULL};
+	const char *values[] = {"redlock-exec", options->dbname, options->host,
+							options->port,  options->user,   NULL};
+	PGconn *conn = PQconnectdbParams(keywords, values, 1);
+
+	if (PQstatus(conn) != CONNECTION_OK)
+	{
+		note_error(PQerrorMessage(conn));
+		fail(EXIT_FAILED, "%s", last_error);
+	}
+	return conn;
+}
+
+static void
+fail_by_result(const PGresult *result, const PGconn *conn, const Options *options)
+{
+	const char *state = field(result, PG_DIAG_SQLSTATE);
+	const char *message = field(result, PG_DIAG_MESSAGE_PRIMARY);
+	const char *detail = field(result, PG_DIAG_MESSAGE_DETAIL);
+	const char *hint = field(result, PG_DIAG_MESSAGE_HINT);
+	int code = EXIT_FAILED;
+
+	if (message[0] == '\0')
+		message = PQerrorMessage(conn);
+	if (strcmp(state, "55P03") == 0)
+		code = options->skipped_code;
+	else if (strcmp(state, "08006") == 0)
+		code = EXIT_NO_QUORUM;
+	else if (strncmp(state, "22", 2) == 0 || strcmp(state, "42622") == 0 ||
+			 strcmp(state, "0A000") == 0)
+		code = EXIT_USAGE;
+	if (strcmp(state, "55P03") != 0 || !options->quiet)
+	{
+		note_error(message);
+		complain("%s", last_error);
+		if (detail[0] != '\0')
+			fprintf(stderr, "DETAIL:  %s\n", detail);
+		if (hint[0] != '\0')
+			fprintf(stderr, "HINT:  %s\n", hint);
+	}
+	exit(code);
+}
+
+static PGresult *
+execute(PGconn *conn, const Options *options, const char *sql, int count, const char *const *values)
+{
+	PGresult *result = PQexecParams(conn, sql, count, NULL, values, NULL, NULL, 0);
+
+	if (PQresultStatus(result) != PGRES_TUPLES_OK && PQresultStatus(result) != PGRES_COMMAND_OK)
+		fail_by_result(result, conn, options);
+	return result;
+}
+
+static int64_t
+integer_of(const PGresult *result, int column)
+{
+	return strtoll(PQgetvalue(result, 0, column), NULL, 10);
+}
+
+void
+lock_acquire(PGconn *conn, const Options *options, Grant *grant)
+{
+	const char *values[] = {options->name,
+							options->wait,
+							options->ttl,
+							options->hold_at_least,
+							options->shared ? "shared" : "exclusive",
+							options->permits};
+	PGresult *result;
+	int64_t asked_us;
+
+	/* Limits of a role are for its queries, and a lost lease must not end the session as well. */
+	result = execute(conn, options,
+					 "SELECT (extract(epoch FROM $1::interval) * 1000000)::bigint,"
+					 " set_config('redlock.on_loss', 'error', false),"
+					 " (SELECT count(set_config(name, '0', false)) FROM pg_settings"
+					 " WHERE name IN ('statement_timeout', 'lock_timeout', 'transaction_timeout',"
+					 " 'idle_session_timeout'))",
+					 1, &options->kill_after);
+	grant->kill_after_us = options->kill_after != NULL ? integer_of(result, 0) : -1;
+	PQclear(result);
+	if (options->kill_after != NULL && grant->kill_after_us < 0)
+		fail(EXIT_USAGE, "--kill-after must not be negative");
+
+	/* a procedure waits without a snapshot */
+	PQclear(execute(conn, options,
+					"CALL redlock_lock($1, wait => $2::interval, ttl => $3::interval,"
+					" hold_at_least => $4::interval, mode => $5, permits => $6::integer)",
+					6, values));
+
+	asked_us = clock_us();
+	result = execute(
+		conn, options,
+		"SELECT redlock_token($1), (extract(epoch FROM redlock_check($1)) * 1000000)::bigint,"
+		" (SELECT (extract(epoch FROM ttl) * 1000000)::bigint FROM redlock_locks"
+		" WHERE pid = pg_backend_pid() AND state = 'held')",
+		1, values);
+	snprintf(grant->token, sizeof(grant->token), "%s", PQgetvalue(result, 0, 0));
+	grant->kill_at_us = watch_kill_at(asked_us, integer_of(result, 1));
+	grant->ttl_us = integer_of(result, 2);
+	PQclear(result);
+	if (grant->token[0] == '\0' || grant->ttl_us <= 0)
+		fail(EXIT_FAILED, "the server does not tell the token and the ttl of the lock");
+
+	if (grant->kill_after_us < 0)
+		grant->kill_after_us = grant->ttl_us / 5;
+	else if (grant->kill_after_us > grant->ttl_us / 3)
+		fail(EXIT_USAGE, "--kill-after must be at most a third of the ttl, which is %lld ms",
+			 (long long) grant->ttl_us / 1000);
+
+	(void) PQsetNoticeReceiver(conn, receive_notice, NULL);
+	(void) PQsetnonblocking(conn, 1);
+}
+
+bool
+lock_begin_check(PGconn *conn, const char *name)
+{
+	return PQsendQueryParams(conn,
+							 "SELECT (extract(epoch FROM redlock_check($1)) * 1000000)::bigint", 1,
+							 NULL, &name, NULL, NULL, 0) == 1;
+}
+
+bool
+lock_begin_release(PGconn *conn, const char *name)
+{
+	return PQsendQueryParams(conn, "SELECT redlock_release($1)", 1, NULL, &name, NULL, NULL, 0) ==
+		   1;
+}
+
+static Answer
+read_result(const PGresult *result, int64_t *validity_us)
+{
+	const char *state = field(result, PG_DIAG_SQLSTATE);
+
+	if (PQresultStatus(result) == PGRES_TUPLES_OK && PQntuples(result) == 1)
+	{
+		const char *value = PQgetvalue(result, 0, 0);
+
+		if (strcmp(value, "t") == 0)
+			return ANSWER_VALID;
+		if (strcmp(value, "f") == 0)
+			return ANSWER_LOST;
+		*validity_us = integer_of(result, 0);
+		return ANSWER_VALID;
+	}
+	if (state[0] != '\0')
+		note_error(field(result, PG_DIAG_MESSAGE_PRIMARY));
+	if (ends_session(result))
+		session_ended = true;
+	/* lost, or unknown to this session */
+	return strcmp(state, "40001") == 0 || strcmp(state, "55000") == 0 ? ANSWER_LOST : ANSWER_NONE;
+}
+
+Answer
+lock_continue(PGconn *conn, bool *done, int64_t *validity_us)
+{
+	Answer answer = ANSWER_NONE;
+	/* in this order: the server's last words may stand before the end of the connection */
+	bool broken = PQconsumeInput(conn) != 1 || PQflush(conn) < 0;
+
+	*done = false;
+	while (!*done && !PQisBusy(conn))
+	{
+		PGresult *result = PQgetResult(conn);
+		Answer next;
+
+		if (result == NULL)
+			*done = true;
+		else if ((next = read_result(result, validity_us)) != ANSWER_NONE)
+			answer = next;
+		PQclear(result);
+	}
+	if (session_ended)
+		return ANSWER_ENDED;
+	if (broken || PQstatus(conn) != CONNECTION_OK)
+	{
+		note_error(PQerrorMessage(conn));
+		return ANSWER_BROKEN;
+	}
+	return answer;
+}

@@ -1,0 +1,215 @@
+/*
+ * watch.c
+ *		When the group of the command must end, and how it is ended.
+ *
+ * Two processes use the Watch, and each may be stopped between any two instructions.  So there is
+ * no lock in it: each field is written atomically, and no order of the writes makes the group live
+ * longer than the latest kill_at_us.  Each kill_at_us is safe by itself.
+ *
+ * The front reaps the leader of the group after the end of the keeper.  Until then no other group
+ * can have the number.
+ */
+#include <dirent.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/timerfd.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "redlock_exec.h"
+
+/* KILL is repeated until the group has ended. */
+#define KILL_AGAIN_US 50000
+
+/* Time for the front or the keeper to wake up, and for the kernel to end the group. */
+#define LATENESS_SHARE 20
+#define LATENESS_MAX_US 200000
+
+/* The clocks of client and server may differ in speed as those of servers and nodes may. */
+#define DRIFT_SHARE 100
+#define DRIFT_MIN_US 2000
+
+int64_t
+clock_us(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_BOOTTIME, &now);
+	return (int64_t) now.tv_sec * 1000000 + now.tv_nsec / 1000;
+}
+
+/* poll's own timeout stands still while the machine sleeps. */
+int
+timer_open(void)
+{
+	int timer = timerfd_create(CLOCK_BOOTTIME, TFD_CLOEXEC | TFD_NONBLOCK);
+
+	if (timer < 0)
+		fail(EXIT_FAILED, "could not create a timer: %s", strerror(errno));
+	return timer;
+}
+
+void
+timer_set(int timer, int64_t at_us)
+{
+	struct itimerspec at = {.it_value = {.tv_nsec = 1}}; /* all zero would be no timer */
+
+	if (at_us > 0)
+	{
+		at.it_value.tv_sec = at_us / 1000000;
+		at.it_value.tv_nsec = at_us % 1000000 * 1000 + 1;
+	}
+	(void) timerfd_settime(timer, TFD_TIMER_ABSTIME, &at, NULL);
+}
+
+void
+timer_read(int timer)
+{
+	uint64_t times;
+
+	while (read(timer, &times, sizeof(times)) < 0 && errno == EINTR)
+		;
+}
+
+int64_t
+watch_kill_at(int64_t asked_us, int64_t validity_us)
+{
+	int64_t lateness_us = validity_us / LATENESS_SHARE;
+
+	if (lateness_us > LATENESS_MAX_US)
+		lateness_us = LATENESS_MAX_US;
+	return asked_us + validity_us - validity_us / DRIFT_SHARE - DRIFT_MIN_US - lateness_us;
+}
+
+Watch *
+watch_create(const Grant *grant)
+{
+	Watch *watch =
+		mmap(NULL, sizeof(Watch), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+
+	if (watch == MAP_FAILED)
+		fail(EXIT_FAILED, "could not allocate shared memory: %s", strerror(errno));
+	watch->kill_after_us = grant->kill_after_us;
+	watch->kill_at_us = grant->kill_at_us;
+	return watch;
+}
+
+EndReason
+watch_reason(const Watch *watch)
+{
+	return (EndReason) __atomic_load_n(&watch->reason, __ATOMIC_SEQ_CST);
+}
+
+static int64_t
+kill_at(const Watch *watch)
+{
+	return __atomic_load_n(&watch->kill_at_us, __ATOMIC_SEQ_CST);
+}
+
+void
+watch_extend(Watch *watch, int64_t kill_at_us)
+{
+	__atomic_store_n(&watch->kill_at_us, kill_at_us, __ATOMIC_SEQ_CST);
+}
+
+/* kill(-1) would reach every process of the user. */
+void
+watch_signal(const Watch *watch, int number)
+{
+	if (watch->group > 1)
+		(void) kill(-watch->group, number);
+}
+
+void
+watch_end(Watch *watch, EndReason reason, const char *message)
+{
+	int none = END_NONE;
+	bool at_once = reason == END_LOST || reason == END_SESSION || watch->kill_after_us == 0;
+	int64_t by_us = clock_us() + (at_once ? 0 : watch->kill_after_us);
+
+	if (!__atomic_compare_exchange_n(&watch->reason, &none, reason, false, __ATOMIC_SEQ_CST,
+									 __ATOMIC_SEQ_CST))
+		return;
+	if (message != NULL)
+		snprintf(watch->message, sizeof(watch->message), "%s", message);
+	if (by_us < kill_at(watch))
+		watch_extend(watch, by_us);
+	if (at_once)
+		watch_signal(watch, SIGKILL);
+	else
+	{
+		watch_signal(watch, SIGTERM);
+		watch_signal(watch, SIGCONT); /* a stopped process does not see TERM */
+	}
+}
+
+int64_t
+watch_act(Watch *watch)
+{
+	int64_t now_us = clock_us();
+
+	if (watch_reason(watch) == END_NONE)
+	{
+		int64_t term_at_us = kill_at(watch) - watch->kill_after_us;
+
+		if (now_us < term_at_us)
+			return term_at_us;
+		watch_end(watch, END_LATE, NULL);
+	}
+	if (now_us < kill_at(watch))
+		return kill_at(watch);
+	watch_signal(watch, SIGKILL);
+	return now_us + KILL_AGAIN_US;
+}
+
+/*
+ * kill(-group, 0) can't tell: it finds the unreaped leader as well.  So this reads /proc, once from
+ * begin to end.  Returns true if /proc can't be read.
+ */
+static bool
+group_has_process(pid_t group)
+{
+	DIR *dir = opendir("/proc");
+	struct dirent *entry;
+	bool found = false;
+
+	if (dir == NULL)
+		return true;
+	while (!found && (entry = readdir(dir)) != NULL)
+	{
+		char path[300];
+		char stat[512];
+		char *after_name;
+		size_t length;
+		FILE *file;
+		char state;
+		int parent;
+		int its_group;
+
+		if (entry->d_name[0] < '1' || entry->d_name[0] > '9')
+			continue;
+		snprintf(path, sizeof(path), "/proc/%s/stat", entry->d_name);
+		if ((file = fopen(path, "re")) == NULL)
+			continue;
+		length = fread(stat, 1, sizeof(stat) - 1, file);
+		fclose(file);
+		stat[length] = '\0';
+		/* the name of the program may have blanks and parentheses */
+		after_name = strrchr(stat, ')');
+		found = after_name != NULL &&
+				sscanf(after_name, ") %c %d %d", &state, &parent, &its_group) == 3 &&
+				its_group == group && state != 'Z' && state != 'X';
+	}
+	closedir(dir);
+	return found;
+}
+
+/* A process may fork behind the place of the first look, and end before its place comes. */
+bool
+watch_group_lives(const Watch *watch)
+{
+	return group_has_process(watch->group) || group_has_process(watch->group);
+}

@@ -1,0 +1,326 @@
+/*
+ * inspector.c
+ *		Questions of sessions about locks; see inspector.h.
+ */
+#include "postgres.h"
+
+#include "broker/inspector.h"
+#include "broker/members.h"
+#include "broker/subscription.h"
+#include "protocol/value.h"
+#include "shared/clock.h"
+#include "shared/guc.h"
+#include "shared/inspect_queue.h"
+#include "shared/text.h"
+
+/* The calls by which a node tells the hash of a script. */
+#define CALL_LOAD INSPECTOR_CALLS
+#define CALL_FIRST (INSPECTOR_CALLS + 4)
+
+/* A call carries the place and this many of its last questions, to know late answers. */
+#define ROUNDS (1 << 20)
+
+/* A question under way; by place. */
+typedef struct Out
+{
+	bool in_use;
+	int round;
+	core_mask waiting; /* nodes that owe an answer */
+	int64 until_us;    /* later answers do not count */
+} Out;
+
+static Out out[INSPECT_PLACES];
+
+/* The scripts, by InspectKind.  sha empty: no node has told. */
+static const char *const script[] = {[INSPECT_LOCK] = lua_inspect_script,
+									 [INSPECT_FORCE] = lua_force_script,
+									 [INSPECT_SCAN] = lua_scan_script};
+static char sha[lengthof(script)][SCRIPT_SHA_SIZE];
+
+static void begin(int place, int64 now_us);
+static void send_question(int place, RedisNode *node, bool by_text, int64 now_us);
+static void add_argument(const char **argv, size_t *argvlen, int *argc, const char *text,
+						 size_t len);
+static void end_if_done(int place, int64 now_us);
+static bool read_answer(Inspected *at, const redisReply *reply, bool force);
+static void add_argument(const char **argv, size_t *argvlen, int *argc, const char *text,
+						 size_t len);
+static void end_if_done(int place, int64 now_us);
+static void tell_holders(int place, int64 now_us);
+static void tell_holder(uint64 host, uint64 *told, int *count, const InspectQuestion *question,
+						int64 now_us);
+static bool read_answer(Inspected *at, const redisReply *reply, bool force);
+static bool read_keys(InspectAnswer *answer, Inspected *at, const redisReply *reply);
+static bool is_text(const redisReply *reply, size_t most);
+
+void
+inspector_init(void)
+{
+	inspect_queue_adopt();
+}
+
+int64
+inspector_on_time(bool may_take, int64 now_us, int64 looked_us)
+{
+	int64 wake_at_us = PG_INT64_MAX;
+	int place;
+
+	while (may_take && (place = inspect_queue_take()) >= 0)
+		begin(place, now_us);
+	for (int i = 0; i < INSPECT_PLACES; i++)
+	{
+		if (out[i].in_use && looked_us >= out[i].until_us)
+		{
+			out[i].waiting = 0;
+			end_if_done(i, now_us);
+		}
+		if (out[i].in_use)
+			wake_at_us = Min(wake_at_us, out[i].until_us);
+	}
+	return wake_at_us;
+}
+
+static void
+begin(int place, int64 now_us)
+{
+	InspectAnswer *answer = inspect_queue_answer(place);
+	const InspectQuestion *question = inspect_queue_question(place);
+	InspectKind kind = question->kind;
+	core_mask asked = kind == INSPECT_SCAN ? CORE_BIT(question->node) : PG_UINT32_MAX;
+	bool by_text = sha[kind][0] == '\0';
+
+	memset(answer, 0, sizeof(*answer));
+	answer->lists = members_lists();
+	out[place].in_use = true;
+	out[place].round = (out[place].round + 1) % ROUNDS;
+	out[place].waiting = 0;
+	out[place].until_us = now_us + redlock_node_timeout_ms * INT64CONST(1000);
+	for (int i = 0; i < CORE_NODES_MAX; i++)
+		if ((members() & asked & CORE_BIT(i)) && node_is_local(node_at(i)))
+		{
+			answer->node[i].kind = INSPECTED_ERROR;
+			strlcpy(answer->node[i].error,
+					"the node inside the server is not inspected; see the view redlock_locks",
+					sizeof(answer->node[i].error));
+		}
+		else if ((members() & asked & CORE_BIT(i)) && node_can_send(node_at(i)))
+		{
+			out[place].waiting |= CORE_BIT(i);
+			send_question(place, node_at(i), by_text, now_us);
+			if (by_text && node_can_send(node_at(i)))
+				node_call(node_at(i), CALL_LOAD + kind, 3,
+						  (const char *[]){"SCRIPT", "LOAD", script[kind]}, NULL, now_us);
+		}
+	end_if_done(place, now_us);
+}
+
+static void
+send_question(int place, RedisNode *node, bool by_text, int64 now_us)
+{
+	const InspectQuestion *question = inspect_queue_question(place);
+	InspectKind kind = question->kind;
+	char least[LUA_COUNTER_DIGITS + 8];
+	const char *argv[6] = {by_text ? "EVAL" : "EVALSHA", by_text ? script[kind] : sha[kind], "0"};
+	size_t len[lengthof(argv)] = {strlen(argv[0]), strlen(argv[1]), 1};
+	int call = CALL_FIRST + 2 * (out[place].round * INSPECT_PLACES + place) + by_text;
+	int argc = 3;
+
+	if (kind == INSPECT_SCAN)
+		add_argument(argv, len, &argc, question->value, question->value_len);
+	add_argument(argv, len, &argc, question->key, question->key_len);
+	if (kind == INSPECT_FORCE)
+	{
+		snprintf(least, sizeof(least), INT64_FORMAT, question->least);
+		add_argument(argv, len, &argc, least, strlen(least));
+		add_argument(argv, len, &argc, question->value, question->value_len);
+	}
+	node_call(node, call, argc, argv, len, now_us);
+}
+
+static void
+add_argument(const char **argv, size_t *argvlen, int *argc, const char *text, size_t len)
+{
+	argv[*argc] = text;
+	argvlen[(*argc)++] = len;
+}
+
+void
+inspector_hear(RedisNode *node, int call, const redisReply *reply, int64 now_us)
+{
+	bool by_text = (call - CALL_FIRST) % 2;
+	int number = (call - CALL_FIRST) / 2;
+	int place = number % INSPECT_PLACES;
+	InspectKind kind;
+	Inspected *at;
+
+	if (call < CALL_FIRST)
+	{
+		if (reply != NULL && reply->type == REDIS_REPLY_STRING && reply->len == SCRIPT_SHA_SIZE - 1)
+			strlcpy(sha[call - CALL_LOAD], reply->str, SCRIPT_SHA_SIZE);
+		return;
+	}
+	if (!out[place].in_use || out[place].round != number / INSPECT_PLACES ||
+		!(out[place].waiting & CORE_BIT(node->index)))
+		return;
+	if (reply != NULL && reply->type == REDIS_REPLY_ERROR && !by_text &&
+		strncmp(reply->str, "NOSCRIPT", 8) == 0 && node_can_send(node))
+	{
+		send_question(place, node, true, now_us);
+		return;
+	}
+	out[place].waiting &= ~CORE_BIT(node->index);
+	at = &inspect_queue_answer(place)->node[node->index];
+	kind = inspect_queue_question(place)->kind;
+	if (reply != NULL && !(kind == INSPECT_SCAN ? read_keys(inspect_queue_answer(place), at, reply)
+												: read_answer(at, reply, kind == INSPECT_FORCE)))
+	{
+		at->kind = INSPECTED_ERROR;
+		if (at->error[0] == '\0')
+			strlcpy(at->error, "reply of an unexpected type", sizeof(at->error));
+		node_explain_refusal(reply, kind == INSPECT_SCAN ? "+scan" : node->lacks_for_locks,
+							 at->error);
+	}
+	/* the node may be another process since the handshake, or have lost its data */
+	at->may_have_forgotten =
+		node->state != NODE_READY || strcmp(at->marker, node->guard->marker) != 0;
+	end_if_done(place, now_us);
+}
+
+static void
+end_if_done(int place, int64 now_us)
+{
+	if (out[place].waiting != 0)
+		return;
+	out[place].in_use = false;
+	if (inspect_queue_question(place)->kind == INSPECT_FORCE)
+		tell_holders(place, now_us);
+	inspect_queue_finish(place);
+}
+
+/* Tells the hosts whose keys were deleted, so that they renew at once, in vain. */
+static void
+tell_holders(int place, int64 now_us)
+{
+	const InspectQuestion *question = inspect_queue_question(place);
+	uint64 told[CORE_NODES_MAX + LUA_READERS_ASKED];
+	int count = 0;
+
+	for (int i = 0; i < CORE_NODES_MAX; i++)
+	{
+		const Inspected *at = &inspect_queue_answer(place)->node[i];
+		Value value;
+
+		if (!at->forced || at->kind != INSPECTED_STRING)
+			continue;
+		value_read(&value, at->value, at->value_len);
+		if (value.ours && !value.shared)
+			tell_holder(value.host, told, &count, question, now_us);
+		for (int k = 0; k < at->hosts; k++)
+			tell_holder(at->host[k], told, &count, question, now_us);
+	}
+}
+
+static void
+tell_holder(uint64 host, uint64 *told, int *count, const InspectQuestion *question, int64 now_us)
+{
+	char text[SCRIPT_WANT_MAX];
+
+	for (int i = 0; i < *count; i++)
+		if (told[i] == host)
+			return;
+	if (*count == CORE_NODES_MAX + LUA_READERS_ASKED)
+		return; /* the host learns by its next renewal */
+	told[(*count)++] = host;
+	subscription_say_by_all(host, text, script_write_forced(text, question->key, question->key_len),
+							now_us);
+}
+
+/* Reads the keys of one step.  Returns false if the answer is an error, or malformed. */
+static bool
+read_keys(InspectAnswer *answer, Inspected *at, const redisReply *reply)
+{
+	if (reply->type == REDIS_REPLY_ERROR)
+		text_of_node(at->error, sizeof(at->error), reply->str, reply->len);
+	if (reply->type != REDIS_REPLY_ARRAY || reply->elements != 2 ||
+		!is_text(reply->element[0], sizeof(answer->cursor) - 1) ||
+		!is_text(reply->element[1], LUA_KEYS_SIZE))
+		return false;
+	at->kind = INSPECTED_NONE;
+	strlcpy(answer->cursor, reply->element[0]->str, sizeof(answer->cursor));
+	answer->keys_len = reply->element[1]->len;
+	memcpy(answer->keys, reply->element[1]->str, answer->keys_len);
+	return true;
+}
+
+/* Reads the answer about one key.  Returns false if it is an error, or malformed. */
+static bool
+read_answer(Inspected *at, const redisReply *reply, bool force)
+{
+	const redisReply *lock = reply;
+	redisReply **part;
+	int64 kind;
+
+	if (reply->type == REDIS_REPLY_ARRAY && reply->elements == (force ? 4 : 2) &&
+		is_text(reply->element[0], LUA_MARKER_MAX))
+	{
+		strlcpy(at->marker, reply->element[0]->str, sizeof(at->marker));
+		lock = reply->element[1];
+	}
+	if (lock->type == REDIS_REPLY_ERROR)
+	{
+		text_of_node(at->error, sizeof(at->error), lock->str, lock->len);
+		return false;
+	}
+	part = lock->element;
+	if (force && lock != reply &&
+		(reply->element[2]->type != REDIS_REPLY_INTEGER ||
+		 !is_text(reply->element[3], LUA_COUNTER_DIGITS)))
+		return false;
+	if (lock == reply || lock->type != REDIS_REPLY_ARRAY || lock->elements != 7 ||
+		part[0]->type != REDIS_REPLY_INTEGER || !is_text(part[1], LUA_HELD_MAX + 32) ||
+		part[2]->type != REDIS_REPLY_INTEGER || !is_text(part[3], LUA_HELD_MAX) ||
+		part[4]->type != REDIS_REPLY_INTEGER ||
+		!is_text(part[5], LUA_READERS_ASKED * LOCK_HOST_DIGITS) || !is_text(part[6], PERMITS_MAX))
+		return false;
+	kind = part[0]->integer;
+	at->kind = kind == LUA_KEY_NONE     ? INSPECTED_NONE
+			   : kind == LUA_KEY_STRING ? INSPECTED_STRING
+										: INSPECTED_OTHER;
+	at->value_len = Min(part[1]->len, LUA_HELD_MAX);
+	memcpy(at->value, part[1]->str, at->value_len);
+	at->value[at->value_len] = '\0';
+	at->ttl_ms = part[2]->integer < 0 ? -1 : Min(part[2]->integer, PG_INT32_MAX);
+	at->counter = strtoll(part[3]->str, NULL, 10);
+	if (at->counter < 0 || at->counter > redlock_wall_clock_us() + SCRIPT_TOKEN_AHEAD_MAX_US)
+	{
+		/* such a counter must not spread to other nodes */
+		strlcpy(at->error, "its counter is out of all bounds", sizeof(at->error));
+		at->kind = INSPECTED_ERROR;
+		at->counter = 0;
+		return false;
+	}
+	if (force)
+	{
+		at->forced = reply->element[2]->integer == LUA_FORCED;
+		at->after = strtoll(reply->element[3]->str, NULL, 10);
+	}
+	at->readers = Max(Min(part[4]->integer, PG_INT32_MAX), 0);
+	at->hosts = part[5]->len / LOCK_HOST_DIGITS;
+	for (int i = 0; i < at->hosts; i++)
+	{
+		char id[LOCK_HOST_DIGITS + 1];
+
+		strlcpy(id, part[5]->str + i * LOCK_HOST_DIGITS, sizeof(id));
+		at->host[i] = strtoull(id, NULL, 16);
+	}
+	for (int n = 0; n < part[6]->len; n++)
+		if (part[6]->str[n] == '1')
+			at->permit[n / 8] |= 1 << n % 8;
+	return true;
+}
+
+static bool
+is_text(const redisReply *reply, size_t most)
+{
+	return reply->type == REDIS_REPLY_STRING && reply->len <= most;
+}

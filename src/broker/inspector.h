@@ -1,0 +1,27 @@
+/*
+ * inspector.h
+ *		Answers the questions of sessions about locks: what do the nodes keep?
+ *
+ * Each question is one command to each node in force, and acquires nothing.  The broker takes
+ * questions after the work for leases.
+ */
+#ifndef REDLOCK_INSPECTOR_H
+#define REDLOCK_INSPECTOR_H
+
+#include "broker/node.h"
+
+/* Values of node_call of this file are at least this; the registry's are less. */
+#define INSPECTOR_CALLS 1024
+
+extern void inspector_init(void);
+
+/*
+ * Takes questions, if may_take, and ends those whose time is over.  looked_us: see node_on_time.
+ * Returns when to call again.
+ */
+extern int64 inspector_on_time(bool may_take, int64 now_us, int64 looked_us);
+
+/* A node has answered; reply NULL: it never will. */
+extern void inspector_hear(RedisNode *node, int call, const redisReply *reply, int64 now_us);
+
+#endif /* REDLOCK_INSPECTOR_H */

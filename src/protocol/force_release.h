@@ -1,0 +1,41 @@
+/*
+ * force_release.h
+ *		A forced release: has a majority of nodes deleted the key of a lock, such that the former
+ *		holder's renewals do not bring it back?
+ *
+ * A node refuses a renewal if its counter is above the bound of the holder (core.h), so the
+ * counter of each node must be raised above this bound.  The administrator does not know the
+ * bound.  But a bound rests on a majority of counters, and this majority shares a node with each
+ * majority that is asked.  So a round of deletions suffices if each of its nodes now has a counter
+ * above all counters that these nodes had before.  Otherwise another round raises the counters
+ * higher: it leaves the keys of later holders alone.
+ *
+ * Pure.
+ */
+#ifndef REDLOCK_FORCE_RELEASE_H
+#define REDLOCK_FORCE_RELEASE_H
+
+#include "protocol/inspection.h"
+
+/* After so many rounds the administrator has to try again. */
+#define FORCE_ROUNDS_MAX 5
+
+typedef enum ForceVerdict
+{
+	FORCE_DONE,
+	FORCE_AGAIN, /* with a larger least counter */
+	FORCE_FAILED /* too few nodes have deleted the key */
+} ForceVerdict;
+
+/*
+ * The least new counter for the first round, by what the nodes kept before; 0: the counters stay.
+ * Without a counter, the wall clock takes its place, as it does for a grant.
+ */
+extern int64_t force_first_least(core_lists lists, const Inspected *node, int64_t wall_clock_us);
+
+/*
+ * Judges a round; node[i].after tells the node's new counter.  Sets *least for FORCE_AGAIN.
+ */
+extern ForceVerdict force_judge(core_lists lists, const Inspected *node, int64_t *least);
+
+#endif /* REDLOCK_FORCE_RELEASE_H */

@@ -1,0 +1,242 @@
+/*
+ * inspection.c
+ *		What a majority of nodes says of a lock; see inspection.h.
+ */
+#include "protocol/inspection.h"
+
+#include <string.h>
+
+#include "protocol/value.h"
+
+static bool has_key(const Inspected *at);
+static bool is_same(const Inspected *one, const Inspected *other);
+static core_mask nodes_like(const Inspected *node, int i, core_mask among);
+static int count_of(core_mask nodes);
+static void judge_group(Inspection *inspection, core_lists lists, const Inspected *node,
+						core_mask unknown);
+static void find_group(Inspection *inspection, const Inspected *node, core_mask members);
+static void add_up(Inspection *inspection, core_lists lists, const Inspected *node);
+static int64_t common_ttl(core_lists lists, const Inspected *node, core_mask nodes);
+static bool outlives(int64_t ttl_ms, int64_t other_ms);
+static void add_host(Inspection *inspection, core_lists lists, const Inspected *node,
+					 uint64_t host);
+static bool knows_host(const Inspected *at, uint64_t host);
+
+void
+inspection_judge(Inspection *inspection, core_lists lists, const Inspected *node)
+{
+	core_mask members = lists.now | lists.next;
+	core_mask unknown = 0;
+
+	memset(inspection, 0, sizeof(*inspection));
+	inspection->witness = -1;
+	for (int i = 0; i < CORE_NODES_MAX; i++)
+	{
+		if (!(members & CORE_BIT(i)))
+			continue;
+		if (node[i].kind > INSPECTED_ERROR)
+			inspection->answered |= CORE_BIT(i);
+		if (!has_key(&node[i]) && (node[i].kind != INSPECTED_NONE || node[i].may_have_forgotten))
+			unknown |= CORE_BIT(i);
+	}
+	find_group(inspection, node, members);
+	if (!core_has_quorum(lists, inspection->answered))
+		return;
+	judge_group(inspection, lists, node, unknown);
+	add_up(inspection, lists, node);
+}
+
+static bool
+has_key(const Inspected *at)
+{
+	return at->kind == INSPECTED_STRING || at->kind == INSPECTED_OTHER;
+}
+
+/*
+ * Do two nodes with a key tell of one lock?  All attempts of a request are one, a kept key is its
+ * request's, and readers or holders of permits exclude nobody of their kind.
+ */
+static bool
+is_same(const Inspected *one, const Inspected *other)
+{
+	Value value, other_value;
+
+	if (one->kind != other->kind)
+		return false;
+	value_read(&value, one->value, one->value_len);
+	value_read(&other_value, other->value, other->value_len);
+	if (one->kind == INSPECTED_OTHER || !value.ours || !other_value.ours)
+		return one->value_len == other->value_len &&
+			   memcmp(one->value, other->value, one->value_len) == 0;
+	return (value.shared && other_value.shared) ||
+		   (value.permits > 0 && value.permits == other_value.permits) ||
+		   memcmp(one->value, other->value, VALUE_REQUEST) == 0;
+}
+
+/* Sets nodes and witness: the largest set of nodes that tell of one lock. */
+static void
+find_group(Inspection *inspection, const Inspected *node, core_mask members)
+{
+	for (int i = 0; i < CORE_NODES_MAX; i++)
+	{
+		core_mask same = nodes_like(node, i, members);
+
+		if (count_of(same) > count_of(inspection->nodes))
+		{
+			inspection->nodes = same;
+			inspection->witness = i;
+		}
+	}
+}
+
+/* Those of `among` that tell of the same lock as node i; none if node i is not among them. */
+static core_mask
+nodes_like(const Inspected *node, int i, core_mask among)
+{
+	core_mask same = 0;
+
+	if (!(among & CORE_BIT(i)) || !has_key(&node[i]))
+		return 0;
+	for (int j = 0; j < CORE_NODES_MAX; j++)
+		if ((among & CORE_BIT(j)) && has_key(&node[j]) && is_same(&node[i], &node[j]))
+			same |= CORE_BIT(j);
+	return same;
+}
+
+static int
+count_of(core_mask nodes)
+{
+	int count = 0;
+
+	for (; nodes != 0; nodes &= nodes - 1)
+		count++;
+	return count;
+}
+
+/*
+ * Sets the state.  A lock is free only if no set of nodes, together with the nodes in `unknown`,
+ * is a majority.
+ */
+static void
+judge_group(Inspection *inspection, core_lists lists, const Inspected *node, core_mask unknown)
+{
+	bool kept = false;
+
+	for (int i = 0; i < CORE_NODES_MAX; i++)
+		if (inspection->nodes & CORE_BIT(i))
+		{
+			Value value;
+
+			/* no renewal follows a release, so one kept key tells the end of the lease */
+			value_read(&value, node[i].value, node[i].value_len);
+			if (node[i].kind == INSPECTED_STRING && value.kept && value.permits == 0)
+			{
+				kept = true;
+				inspection->witness = i;
+			}
+		}
+	if (core_has_quorum(lists, inspection->nodes))
+		inspection->state = kept ? INSPECTION_KEPT : INSPECTION_HELD;
+	else
+	{
+		inspection->state = core_has_quorum(lists, unknown) ? INSPECTION_UNKNOWN : INSPECTION_FREE;
+		for (int i = 0; i < CORE_NODES_MAX; i++)
+			if (core_has_quorum(lists, nodes_like(node, i, inspection->answered) | unknown))
+				inspection->state = INSPECTION_UNKNOWN;
+	}
+}
+
+/* What a majority agrees on beside the value: time to live, permits, readers. */
+static void
+add_up(Inspection *inspection, core_lists lists, const Inspected *node)
+{
+	inspection->ttl_ms = common_ttl(lists, node, inspection->nodes);
+	for (int n = 0; n < PERMITS_MAX; n++)
+	{
+		core_mask taken = 0;
+
+		for (int i = 0; i < CORE_NODES_MAX; i++)
+			if ((inspection->nodes & CORE_BIT(i)) && (node[i].permit[n / 8] & 1 << n % 8))
+				taken |= CORE_BIT(i);
+		if (core_has_quorum(lists, taken))
+			inspection->permits_taken++;
+	}
+	for (int i = 0; i < CORE_NODES_MAX; i++)
+	{
+		core_mask as_many = 0;
+
+		if (!(inspection->nodes & CORE_BIT(i)))
+			continue;
+		for (int j = 0; j < CORE_NODES_MAX; j++)
+			if ((inspection->nodes & CORE_BIT(j)) && node[j].readers >= node[i].readers)
+				as_many |= CORE_BIT(j);
+		if (node[i].readers > inspection->readers && core_has_quorum(lists, as_many))
+			inspection->readers = node[i].readers;
+		for (int k = 0; k < node[i].hosts; k++)
+			add_host(inspection, lists, node, node[i].host[k]);
+	}
+}
+
+/* The longest time for which a majority of all nodes still has the key. */
+static int64_t
+common_ttl(core_lists lists, const Inspected *node, core_mask nodes)
+{
+	int64_t ttl_ms = 0;
+
+	for (int i = 0; i < CORE_NODES_MAX; i++)
+	{
+		core_mask as_long = 0;
+
+		if (!(nodes & CORE_BIT(i)))
+			continue;
+		for (int j = 0; j < CORE_NODES_MAX; j++)
+			if ((nodes & CORE_BIT(j)) && !outlives(node[i].ttl_ms, node[j].ttl_ms))
+				as_long |= CORE_BIT(j);
+		if (core_has_quorum(lists, as_long) && outlives(node[i].ttl_ms, ttl_ms))
+			ttl_ms = node[i].ttl_ms;
+	}
+	return ttl_ms;
+}
+
+/* -1 is the longest. */
+static bool
+outlives(int64_t ttl_ms, int64_t other_ms)
+{
+	return other_ms >= 0 && (ttl_ms < 0 || ttl_ms > other_ms);
+}
+
+/* Adds a host that a majority knows as a reader, once. */
+static void
+add_host(Inspection *inspection, core_lists lists, const Inspected *node, uint64_t host)
+{
+	core_mask known_to = 0;
+
+	for (int k = 0; k < inspection->hosts; k++)
+		if (inspection->host[k] == host)
+			return;
+	for (int i = 0; i < CORE_NODES_MAX; i++)
+		if ((inspection->nodes & CORE_BIT(i)) && knows_host(&node[i], host))
+			known_to |= CORE_BIT(i);
+	if (core_has_quorum(lists, known_to) && inspection->hosts < LUA_READERS_ASKED)
+		inspection->host[inspection->hosts++] = host;
+}
+
+static bool
+knows_host(const Inspected *at, uint64_t host)
+{
+	for (int k = 0; k < at->hosts; k++)
+		if (at->host[k] == host)
+			return true;
+	return false;
+}
+
+core_mask
+inspection_nodes(core_lists lists, const Inspected *node, InspectedKind kind)
+{
+	core_mask nodes = 0;
+
+	for (int i = 0; i < CORE_NODES_MAX; i++)
+		if (((lists.now | lists.next) & CORE_BIT(i)) && node[i].kind == kind)
+			nodes |= CORE_BIT(i);
+	return nodes;
+}

@@ -1,0 +1,120 @@
+/*
+ * force.c
+ *		Releasing a lock by force; see force.h.
+ */
+#include "postgres.h"
+
+#include "miscadmin.h"
+
+#include "protocol/force_release.h"
+#include "protocol/permits.h"
+#include "protocol/value.h"
+#include "session/encoding.h"
+#include "session/force.h"
+#include "session/inspect_lock.h"
+#include "shared/clock.h"
+#include "shared/guc.h"
+#include "shared/text.h"
+
+static bool has_permit(const InspectAnswer *answer, int permit);
+static void force_key(const LockName *name, int permit, InspectAnswer *answer);
+REDLOCK_NORETURN static void fail(const LockName *name, const InspectAnswer *answer);
+
+char *
+force_release(const LockName *name)
+{
+	InspectAnswer *answer = inspect_lock(name);
+	InspectAnswer *of_permit = palloc(sizeof(InspectAnswer));
+	Inspection inspection;
+	char *holder = NULL;
+
+	inspect_judge(name, answer, &inspection);
+	if (inspection.witness >= 0)
+	{
+		const Inspected *witness = &answer->node[inspection.witness];
+		Value value;
+
+		value_read(&value, witness->value, witness->value_len);
+		holder = palloc(LUA_HELD_MAX + 1);
+		text_to_utf8(holder, LUA_HELD_MAX + 1, witness->value + value.text,
+					 witness->value_len - value.text);
+	}
+	/* before: a failure may have released the lock at some nodes */
+	ereport(LOG, (errmsg("redlock \"%s\" is released by force by role \"%s\"", name->name,
+						 GetUserNameFromId(GetUserId(), false)),
+				  errdetail("It is held by: %s.",
+							holder != NULL ? encoding_from_utf8(holder) : "nobody")));
+	for (int permit = 1; permit <= PERMITS_MAX; permit++)
+		if (has_permit(answer, permit))
+			force_key(name, permit, of_permit);
+	force_key(name, 0, answer);
+	return holder;
+}
+
+static bool
+has_permit(const InspectAnswer *answer, int permit)
+{
+	for (int i = 0; i < CORE_NODES_MAX; i++)
+		if (answer->node[i].permit[(permit - 1) / 8] & 1 << (permit - 1) % 8)
+			return true;
+	return false;
+}
+
+/* Releases the lock itself, or one of its permits.  permit 0: the lock, as `answer` tells it. */
+static void
+force_key(const LockName *name, int permit, InspectAnswer *answer)
+{
+	InspectQuestion question = {0};
+	int prefix_len = strlen(redlock_key_prefix);
+	int64 least;
+
+	memcpy(question.key, redlock_key_prefix, prefix_len);
+	if (permit == 0)
+		memcpy(question.key + prefix_len, name->utf8, name->utf8_len);
+	question.key_len =
+		prefix_len +
+		(permit == 0 ? name->utf8_len
+					 : permits_name(question.key + prefix_len, name->utf8, name->utf8_len, permit));
+	if (permit != 0)
+		inspect_key(name, &question, answer);
+	least = force_first_least(answer->lists, answer->node, redlock_wall_clock_us());
+	question.kind = INSPECT_FORCE;
+	for (int round = 1; round <= FORCE_ROUNDS_MAX; round++)
+	{
+		question.least = least;
+		inspect_key(name, &question, answer);
+		switch (force_judge(answer->lists, answer->node, &least))
+		{
+			case FORCE_DONE:
+				return;
+			case FORCE_FAILED:
+				fail(name, answer);
+				break;
+			case FORCE_AGAIN:
+				break;
+		}
+		/* the next round deletes no key of another request */
+		for (int i = 0; i < CORE_NODES_MAX; i++)
+			if (round == 1 && answer->node[i].kind == INSPECTED_STRING)
+			{
+				question.value_len = answer->node[i].value_len;
+				memcpy(question.value, answer->node[i].value, question.value_len);
+			}
+		if (question.value_len == 0)
+			question.value[question.value_len++] = '-'; /* equals no value of ours */
+	}
+	fail(name, answer);
+}
+
+static void
+fail(const LockName *name, const InspectAnswer *answer)
+{
+	char *text = inspect_faults(answer);
+
+	ereport(ERROR,
+			(errcode(ERRCODE_CONNECTION_FAILURE),
+			 errmsg("redlock \"%s\" is not released at a quorum of nodes", name->name),
+			 text[0] != '\0' ? errdetail("The key may remain at: %s.", text) : 0,
+			 errhint("Call redlock_force_release again when these nodes answer. What the other "
+					 "nodes kept of the lock is deleted.")));
+}

@@ -1,0 +1,172 @@
+/*
+ * inspect_lock.c
+ *		Asking the nodes what they keep of a lock; see inspect_lock.h.
+ */
+#include "postgres.h"
+
+#include "lib/stringinfo.h"
+#include "storage/ipc.h"
+
+#include "session/encoding.h"
+#include "session/inspect_lock.h"
+#include "shared/clock.h"
+#include "shared/guc.h"
+#include "shared/node_status.h"
+
+/* How often a session looks whether there is a broker. */
+#define LOOK_MS 1000
+
+/* How long the broker may be missing, busy, or connecting to the nodes. */
+#define PATIENCE_US (INT64CONST(3000000) + 2 * redlock_node_timeout_ms * INT64CONST(1000))
+
+static void ask(const InspectQuestion *question, int *place, InspectAnswer *answer);
+static void leave(int code, Datum place);
+REDLOCK_NORETURN static void fail_silent(void);
+
+InspectAnswer *
+inspect_lock(const LockName *name)
+{
+	InspectAnswer *answer = palloc(sizeof(InspectAnswer));
+	InspectQuestion question = {0};
+	int prefix_len = strlen(redlock_key_prefix);
+
+	memcpy(question.key, redlock_key_prefix, prefix_len);
+	memcpy(question.key + prefix_len, name->utf8, name->utf8_len);
+	question.key_len = prefix_len + name->utf8_len;
+	inspect_key(name, &question, answer);
+	return answer;
+}
+
+void
+inspect_key(const LockName *name, InspectQuestion *question, InspectAnswer *answer)
+{
+	int place = -1;
+
+	/* the place must be left, also if the session is terminated */
+	PG_ENSURE_ERROR_CLEANUP(leave, PointerGetDatum(&place));
+	{
+		ask(question, &place, answer);
+	}
+	PG_END_ENSURE_ERROR_CLEANUP(leave, PointerGetDatum(&place));
+	leave(0, PointerGetDatum(&place));
+	if (answer->lists.now == 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("redlock \"%s\" is not looked up, since no list of nodes is in force",
+						name->name),
+				 errhint("The server log says why redlock.nodes is not. Mend it and reload.")));
+}
+
+/* Takes a place, and waits for the answer while there is a broker. */
+static void
+ask(const InspectQuestion *question, int *place, InspectAnswer *answer)
+{
+	int64 began_us = redlock_clock_us();
+	int64 broker_seen_us = began_us;
+
+	for (;;)
+	{
+		int64 now_us = redlock_clock_us();
+
+		if (*place < 0)
+			*place = inspect_queue_enter(question);
+		if (*place >= 0 && inspect_queue_copy(*place, answer))
+			return;
+		if (lease_broker_pid() != 0)
+			broker_seen_us = now_us;
+		if (now_us - broker_seen_us > PATIENCE_US)
+			request_fail_no_broker();
+		if (now_us - began_us > PATIENCE_US)
+			fail_silent();
+		inspect_queue_wait(LOOK_MS);
+	}
+}
+
+static void
+leave(int code, Datum place)
+{
+	int *taken = (int *) DatumGetPointer(place);
+
+	inspect_queue_end_wait();
+	if (*taken >= 0)
+		inspect_queue_leave(*taken);
+	*taken = -1;
+}
+
+static void
+fail_silent(void)
+{
+	ereport(ERROR, (errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+					errmsg("the redlock broker has not looked up the lock in time"),
+					errdetail("It is stopped or overloaded, or has started just now and is still "
+							  "connecting to the nodes."),
+					errhint("Try again. If the error stays, see the server log and process %d.",
+							lease_broker_pid())));
+}
+
+void
+inspect_judge(const LockName *name, const InspectAnswer *answer, Inspection *inspection)
+{
+	char *text;
+
+	inspection_judge(inspection, answer->lists, answer->node);
+	if (inspection->state != INSPECTION_NO_QUORUM)
+		return;
+	text = inspect_faults(answer);
+	ereport(ERROR,
+			(errcode(ERRCODE_CONNECTION_FAILURE),
+			 errmsg("no quorum of redlock nodes could be reached to look up \"%s\"", name->name),
+			 text[0] != '\0' ? errdetail("No usable answer from: %s.", text) : 0,
+			 errhint("See the view redlock_nodes.")));
+}
+
+void
+inspect_fail_unknown(const LockName *name, const InspectAnswer *answer)
+{
+	char *text = inspect_faults(answer);
+
+	ereport(ERROR, (errcode(ERRCODE_CONNECTION_FAILURE),
+					errmsg("the nodes do not tell whether redlock \"%s\" is held", name->name),
+					text[0] != '\0' ? errdetail("No usable answer from: %s.", text) : 0,
+					errhint("redlock_holder and redlock_inspect tell what the other nodes say.")));
+}
+
+char *
+inspect_faults(const InspectAnswer *answer)
+{
+	StringInfoData text;
+
+	initStringInfo(&text);
+	for (int i = 0; i < CORE_NODES_MAX; i++)
+	{
+		char *fault = inspect_fault(answer, i);
+		NodeStatus status;
+
+		if (fault == NULL || !node_status_copy(i, &status))
+			continue;
+		appendStringInfo(&text, "%s%s: %s", text.len > 0 ? "; " : "", status.url.address, fault);
+	}
+	return text.data;
+}
+
+char *
+inspect_fault(const InspectAnswer *answer, int node)
+{
+	const Inspected *at = &answer->node[node];
+	NodeStatus status;
+
+	if (!((answer->lists.now | answer->lists.next) & CORE_BIT(node)))
+		return NULL;
+	if (at->kind == INSPECTED_ERROR)
+		return pstrdup(at->error);
+	if (at->kind == INSPECTED_SILENT)
+	{
+		if (!node_status_copy(node, &status) || strcmp(status.state, "ready") == 0 ||
+			status.last_error[0] == '\0')
+			return pstrdup("no answer in time");
+		return pstrdup(status.last_error);
+	}
+	return at->kind == INSPECTED_NONE && at->may_have_forgotten
+			   ? pstrdup("it may have forgotten the lock")
+			   : NULL;
+}

@@ -1,0 +1,41 @@
+/*
+ * inspect_lock.h
+ *		Asking the nodes what they keep of a lock, without acquiring it.
+ */
+#ifndef REDLOCK_INSPECT_LOCK_H
+#define REDLOCK_INSPECT_LOCK_H
+
+#include "session/request.h"
+#include "shared/compat.h"
+#include "shared/inspect_queue.h"
+
+/*
+ * Returns the answers of the nodes; palloc'd.  The caller has called session_check_ready.  Raises
+ * an error (55000) if the broker does not ask the nodes, or if no list of nodes is in force.
+ */
+extern InspectAnswer *inspect_lock(const LockName *name);
+
+/*
+ * Asks about a key, or sends the order of `question`.  The caller fills in the fields for a forced
+ * release.  Errors: as above; name: for their texts.
+ */
+extern void inspect_key(const LockName *name, InspectQuestion *question, InspectAnswer *answer);
+
+/* Judges the answers.  Raises an error (08006) if less than a quorum answered. */
+extern void inspect_judge(const LockName *name, const InspectAnswer *answer,
+						  Inspection *inspection);
+
+/* Raises an error (08006): nodes without a usable answer decide whether the lock is held. */
+REDLOCK_NORETURN extern void inspect_fail_unknown(const LockName *name,
+												  const InspectAnswer *answer);
+
+/*
+ * Describes why a node gave no usable answer, or returns NULL; palloc'd, in the encoding of this
+ * database.
+ */
+extern char *inspect_fault(const InspectAnswer *answer, int node);
+
+/* The nodes without a usable answer, as a part of a sentence; palloc'd. */
+extern char *inspect_faults(const InspectAnswer *answer);
+
+#endif /* REDLOCK_INSPECT_LOCK_H */

@@ -1,0 +1,194 @@
+/*
+ * inspect_queue.c
+ *		Questions about locks, from sessions to the broker; see inspect_queue.h.
+ */
+#include "postgres.h"
+
+#include "port/atomics.h"
+#include "storage/condition_variable.h"
+#include "storage/shmem.h"
+
+#include "shared/compat.h"
+#include "shared/inspect_queue.h"
+#include "shared/lease.h"
+
+/* The state of a place, which the named process changes. */
+typedef enum PlaceState
+{
+	PLACE_FREE,   /* any session: FILLED */
+	PLACE_FILLED, /* the session: ASKED */
+	PLACE_ASKED,  /* the broker: SENT; the session: FREE */
+	PLACE_SENT,   /* the broker: DONE; the session: LEFT */
+	PLACE_LEFT,   /* the broker: FREE */
+	PLACE_DONE    /* the session: FREE */
+} PlaceState;
+
+typedef struct Place
+{
+	pg_atomic_uint32 state;
+	uint64 number; /* the broker takes the least number first */
+	InspectQuestion question;
+	InspectAnswer answer;
+} Place;
+
+typedef struct Shared
+{
+	pg_atomic_uint64 asked;
+	pg_atomic_uint32 scans; /* 1: a session scans */
+	ConditionVariable changed;
+	Place place[INSPECT_PLACES];
+} Shared;
+
+static Shared *shared = NULL;
+static uint32 wait_event = 0;
+
+static bool move(int place, PlaceState from, PlaceState to);
+static int first_asked(void);
+
+Size
+inspect_queue_size(void)
+{
+	return sizeof(Shared);
+}
+
+void
+inspect_queue_set_up(void)
+{
+	bool found;
+
+	shared = ShmemInitStruct("redlock_pg questions about locks", inspect_queue_size(), &found);
+	if (found)
+		return;
+	memset(shared, 0, inspect_queue_size());
+	pg_atomic_init_u64(&shared->asked, 0);
+	pg_atomic_init_u32(&shared->scans, 0);
+	ConditionVariableInit(&shared->changed);
+	for (int i = 0; i < INSPECT_PLACES; i++)
+		pg_atomic_init_u32(&shared->place[i].state, PLACE_FREE);
+}
+
+/*
+ * Returns false if the state is not `from`.  A full barrier: the next owner sees what the former
+ * one wrote.
+ */
+static bool
+move(int place, PlaceState from, PlaceState to)
+{
+	uint32 expected = from;
+
+	return pg_atomic_compare_exchange_u32(&shared->place[place].state, &expected, to);
+}
+
+int
+inspect_queue_enter(const InspectQuestion *question)
+{
+	for (int i = 0; i < INSPECT_PLACES; i++)
+		if (move(i, PLACE_FREE, PLACE_FILLED))
+		{
+			shared->place[i].number = pg_atomic_add_fetch_u64(&shared->asked, 1);
+			shared->place[i].question = *question;
+			(void) move(i, PLACE_FILLED, PLACE_ASKED);
+			lease_wake_broker();
+			return i;
+		}
+	return -1;
+}
+
+bool
+inspect_queue_copy(int place, InspectAnswer *answer)
+{
+	if (pg_atomic_read_u32(&shared->place[place].state) != PLACE_DONE)
+		return false;
+	pg_read_barrier();
+	*answer = shared->place[place].answer;
+	return true;
+}
+
+/* The broker may move the place meanwhile, but only onwards. */
+void
+inspect_queue_leave(int place)
+{
+	if (!move(place, PLACE_ASKED, PLACE_FREE) && !move(place, PLACE_SENT, PLACE_LEFT))
+		(void) move(place, PLACE_DONE, PLACE_FREE);
+	ConditionVariableBroadcast(&shared->changed);
+}
+
+bool
+inspect_queue_begin_scan(void)
+{
+	uint32 none = 0;
+
+	return pg_atomic_compare_exchange_u32(&shared->scans, &none, 1);
+}
+
+void
+inspect_queue_end_scan(void)
+{
+	pg_atomic_write_u32(&shared->scans, 0);
+	ConditionVariableBroadcast(&shared->changed);
+}
+
+void
+inspect_queue_wait(long timeout_ms)
+{
+	(void) ConditionVariableTimedSleep(&shared->changed, timeout_ms,
+									   REDLOCK_WAIT_EVENT(wait_event, "RedlockInspect"));
+}
+
+void
+inspect_queue_end_wait(void)
+{
+	ConditionVariableCancelSleep();
+}
+
+void
+inspect_queue_adopt(void)
+{
+	for (int i = 0; i < INSPECT_PLACES; i++)
+		if (!move(i, PLACE_SENT, PLACE_ASKED))
+			(void) move(i, PLACE_LEFT, PLACE_FREE);
+}
+
+int
+inspect_queue_take(void)
+{
+	int place;
+
+	do
+	{
+		place = first_asked();
+	} while (place >= 0 && !move(place, PLACE_ASKED, PLACE_SENT)); /* its session has left */
+	return place;
+}
+
+static int
+first_asked(void)
+{
+	int place = -1;
+
+	for (int i = 0; i < INSPECT_PLACES; i++)
+		if (pg_atomic_read_u32(&shared->place[i].state) == PLACE_ASKED &&
+			(place < 0 || shared->place[i].number < shared->place[place].number))
+			place = i;
+	return place;
+}
+
+const InspectQuestion *
+inspect_queue_question(int place)
+{
+	return &shared->place[place].question;
+}
+
+InspectAnswer *
+inspect_queue_answer(int place)
+{
+	return &shared->place[place].answer;
+}
+
+void
+inspect_queue_finish(int place)
+{
+	if (!move(place, PLACE_SENT, PLACE_DONE))
+		(void) move(place, PLACE_LEFT, PLACE_FREE);
+	ConditionVariableBroadcast(&shared->changed);
+}

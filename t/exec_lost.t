@@ -1,0 +1,277 @@
+# redlock-exec ends its command before another session can get the lock, whatever stops or dies:
+# the keeper, the front, the broker, the server, the nodes, the connection.
+#
+# Protects from: a command that runs on without the lock, since the process that should end it is
+# stopped, waits for an answer, or is dead; a lock released before the command has ended; TERM
+# without KILL, or KILL without TERM while the lease is valid; a wrong exit code; a session, a
+# keeper or a command left behind.
+#
+# Another host waits for the lock with a command of its own, which notes when it begins. The
+# command of the first host notes when it was last alive.
+#
+# Takes over a minute.
+
+use strict;
+use warnings;
+
+use ExecTest;
+use IO::Select;
+use IO::Socket::INET;
+use IO::Socket::UNIX;
+use POSIX ();
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use RedlockTest;
+use Test::More;
+
+my @nodes = redis_nodes(3);
+my $conf = "redlock.ttl = '3s'\nredlock.node_timeout = '200ms'\nrestart_after_crash = on";
+my $host_a = redlock_cluster('a', nodes => \@nodes, conf => $conf);
+my $host_b = redlock_cluster('b', nodes => \@nodes, conf => $conf);
+my $number = 0;
+
+# Starts a run on A, whose command ignores TERM unless told, and a run on B that waits.
+sub start_runs
+{
+	my (%options) = @_;
+	my $name = 'lock' . ++$number;
+	my @more = @{ $options{arguments} // [] };
+	my %runs = (name => $name);
+
+	$runs{a} = exec_start($host_a, [ @more, $name ], beats("a_$name", $options{catch} // 'TERM'));
+	wait_until(sub { beat_log("a_$name") =~ /^start/m }, 'the command of A runs');
+	($runs{command}) = beat_log("a_$name") =~ /^start (\d+)/m;
+	wait_until(sub { $runs{keeper} = $runs{a}->keeper }, 'its keeper is there');
+	$runs{b} = exec_start($host_b, [ '--wait=1h', $name ], beats("b_$name"));
+	ok($host_b->poll_query_until('postgres', "SELECT count(*) = 1 FROM redlock_locks WHERE state = 'waiting' AND held_by <> ''"),
+		'B waits for it');
+	return %runs;
+}
+
+sub is_dead
+{
+	my ($pid) = @_;
+	return !-e "/proc/$pid" || slurp_file("/proc/$pid/stat") =~ /\) Z /;
+}
+
+# B gets the lock, and not before the command of A has ended.
+sub in_turn
+{
+	my ($what, %runs) = @_;
+	my $name = $runs{name};
+
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	wait_until(sub { beat_log("b_$name") =~ /^start/m }, "$what: B gets the lock");
+	ok(is_dead($runs{command}), 'the command of A has ended');
+	cmp_ok(last_beat_us("a_$name"), '<', begin_us("b_$name"), 'before that of B began');
+	stop_beats("b_$name", 0);
+	is($runs{b}->code, 0, 'B ends well');
+	return;
+}
+
+sub is_lost
+{
+	my ($what, $message, $signals, %runs) = @_;
+
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	is($runs{a}->code, 123, "$what: lost");
+	like($runs{a}->err, $message, 'with the reason');
+	is(beat_log("a_$runs{name}") =~ s/^(?:begin|start).*\n//mgr, $signals, 'signals of the command');
+	ok(is_dead($runs{keeper}), 'no keeper is left');
+	return;
+}
+
+# ---- a process of redlock-exec stops or dies ----
+
+my %runs = start_runs();
+kill 'STOP', $runs{keeper};
+in_turn('stopped keeper', %runs);
+is_lost('stopped keeper', qr/did not confirm the lease in time/, "TERM\n", %runs);
+
+%runs = start_runs();
+kill 'KILL', $runs{keeper};
+in_turn('dead keeper', %runs);
+is_lost('dead keeper', qr/keeper of the lock died/, "TERM\n", %runs);
+
+# The lease goes on: the keeper does its work.
+%runs = start_runs();
+kill 'STOP', $runs{a}->pid;
+my ($beat, $checks) = (last_beat_us("a_$runs{name}"), 0);
+my $valid = "SELECT count(*) = 1 FROM redlock_locks WHERE resource = '$runs{name}' AND state = 'held'"
+  . " AND clock_timestamp() > since + 2 * ttl";
+ok($host_a->poll_query_until('postgres', $valid), 'stopped front: A holds the lock for longer than two ttls');
+wait_until(sub { last_beat_us("a_$runs{name}") > $beat }, 'the command goes on');
+is(beat_log("b_$runs{name}"), '', 'B waits');
+stop_beats("a_$runs{name}", 4);
+wait_until(sub { is_dead($runs{command}) }, 'the command ends');
+kill 'CONT', $runs{a}->pid;
+is($runs{a}->code, 4, 'and the front has its exit code');
+in_turn('stopped front', %runs);
+
+# With a stopped front and without a lease the keeper ends the command.
+%runs = start_runs();
+kill 'STOP', $runs{a}->pid;
+kill 'STOP', broker_pid($host_a);
+in_turn('stopped front and broker', %runs);
+kill 'CONT', $runs{a}->pid;
+is_lost('stopped front and broker', qr/did not confirm the lease in time/, "TERM\n", %runs);
+kill 'CONT', broker_pid($host_a);
+
+%runs = start_runs();
+kill 'KILL', $runs{a}->pid;
+in_turn('dead front', %runs);
+wait_until(sub { is_dead($runs{keeper}) }, 'dead front: the keeper ends');
+is($runs{a}->code, 'signal 9', '... and its front was killed');
+
+%runs = start_runs();
+kill 'KILL', $runs{a}->pid, $runs{keeper};
+in_turn('both dead', %runs);
+
+# Members of the group that are not the command.
+%runs = (name => 'group', a => exec_start($host_a, ['group'],
+		[ 'sh', '-c', '"$@" & wait; wait', 'sh', @{ beats('a_group', 'TERM') } ]));
+wait_until(sub { beat_log('a_group') =~ /^start/m }, 'a child of the command runs');
+($runs{command}) = beat_log('a_group') =~ /^start (\d+)/m;
+wait_until(sub { $runs{keeper} = $runs{a}->keeper }, 'its keeper is there');
+$runs{b} = exec_start($host_b, [ '--wait=1h', 'group' ], beats('b_group'));
+kill 'KILL', $runs{a}->pid;
+in_turn('dead front, and a group', %runs);
+like(beat_log('a_group'), qr/^TERM$/m, 'the child had TERM');
+
+# ---- the command heeds TERM, or is stopped ----
+
+%runs = start_runs(catch => 'USR1');
+kill 'STOP', $runs{keeper};
+is_lost('a command that heeds TERM', qr/did not confirm the lease in time/, '', %runs);
+in_turn('a command that heeds TERM', %runs);
+
+%runs = start_runs();
+kill 'STOP', $runs{command}, $runs{keeper};
+in_turn('a stopped command', %runs);
+is_lost('a stopped command', qr/did not confirm the lease in time/, "TERM\n", %runs);
+
+# ---- the server ----
+
+# Its locks are kept by nobody.
+%runs = start_runs(arguments => ['--kill-after=0']);
+my $postmaster = (split /\n/, slurp_file($host_a->data_dir . '/postmaster.pid'))[0];
+my @processes = ($postmaster, split ' ', slurp_file("/proc/$postmaster/task/$postmaster/children"));
+kill 'STOP', @processes;
+in_turn('stopped server', %runs);
+is_lost('stopped server, without a grace', qr/did not confirm the lease in time/, '', %runs);
+kill 'CONT', @processes;
+
+%runs = start_runs();
+kill 'STOP', broker_pid($host_a);
+in_turn('stopped broker', %runs);
+is_lost('stopped broker', qr/./, "TERM\n", %runs);
+kill 'CONT', broker_pid($host_a);
+wait_nodes_ready($host_a, 3);
+
+%runs = start_runs();
+$_->pause foreach @nodes[ 0, 1 ];
+is_lost('no quorum', qr/./, "TERM\n", %runs);
+$_->resume foreach @nodes[ 0, 1 ];
+in_turn('no quorum', %runs);
+wait_nodes_ready($_, 3) foreach $host_a, $host_b;
+
+# The server has released the lock: no grace.
+%runs = start_runs();
+$host_a->safe_psql('postgres', "SELECT pg_terminate_backend(pid) FROM redlock_locks WHERE resource = '$runs{name}'");
+is_lost('terminated session', qr/server ended the session: terminating connection/, '', %runs);
+wait_until(sub { beat_log("b_$runs{name}") =~ /^start/m }, 'B gets the lock');
+stop_beats("b_$runs{name}", 0);
+is($runs{b}->code, 0, 'B ends well');
+
+# Somebody writes to the nodes.
+%runs = start_runs();
+$_->cli('SET', "redlock:$runs{name}", 'somebody else', 'PX', 3000) foreach @nodes;
+is_lost('a lease that is lost early', qr/the lease was lost/, '', %runs);
+in_turn('a lease that is lost early', %runs);
+
+# A cancelled check says nothing about the lease.
+%runs = start_runs();
+foreach (1 .. 200)
+{
+	$host_a->safe_psql('postgres', "SELECT pg_cancel_backend(pid) FROM redlock_locks WHERE resource = '$runs{name}'");
+}
+stop_beats("a_$runs{name}", 6);
+is($runs{a}->code, 6, 'cancelled checks: the command goes on');
+in_turn('cancelled checks', %runs);
+
+# The connection goes through a proxy, which stops, or closes both ends.
+my $port = PostgreSQL::Test::Cluster::get_free_port();
+my $proxy;
+
+sub start_proxy
+{
+	my $listener = IO::Socket::INET->new(LocalAddr => '127.0.0.1', LocalPort => $port, Listen => 5, ReuseAddr => 1) or die $!;
+
+	$proxy = fork // die "fork: $!";
+	return if $proxy;
+	$SIG{$_} = 'DEFAULT' foreach qw(TERM INT);
+	my $client = $listener->accept;
+	my $server = IO::Socket::UNIX->new(Peer => $host_a->host . '/.s.PGSQL.' . $host_a->port) or POSIX::_exit(1);
+	my $select = IO::Select->new($client, $server);
+	while (my @ready = $select->can_read)
+	{
+		foreach my $from (@ready)
+		{
+			sysread($from, my $bytes, 65536) or POSIX::_exit(0);
+			syswrite $from == $client ? $server : $client, $bytes;
+		}
+	}
+	POSIX::_exit(0);
+}
+
+my @by_proxy = (arguments => [ '-h', '127.0.0.1', '-p', $port ]);
+start_proxy();
+%runs = start_runs(@by_proxy);
+kill 'STOP', $proxy;
+is_lost('stopped proxy', qr/did not confirm the lease in time/, "TERM\n", %runs);
+is(beat_log("b_$runs{name}"), '', 'the server still holds the lock');
+kill 'KILL', $proxy;
+waitpid $proxy, 0;
+in_turn('stopped proxy', %runs);
+
+start_proxy();
+%runs = start_runs(@by_proxy, catch => 'USR1');
+kill 'KILL', $proxy;
+waitpid $proxy, 0;
+is_lost('dead proxy', qr/the connection broke/, '', %runs);
+wait_until(sub { beat_log("b_$runs{name}") =~ /^start/m }, 'B gets the lock');
+stop_beats("b_$runs{name}", 0);
+is($runs{b}->code, 0, 'B ends well');
+
+# Killed: its locks stay until their ttl is over.
+%runs = start_runs();
+kill 'KILL', $host_a->safe_psql('postgres', "SELECT pid FROM redlock_locks WHERE resource = '$runs{name}'");
+is_lost('killed session', qr/the connection broke/, "TERM\n", %runs);
+in_turn('killed session', %runs);
+$host_a->poll_query_until('postgres', 'SELECT true');
+wait_nodes_ready($host_a, 3);
+
+%runs = start_runs();
+$host_a->stop('immediate');
+in_turn('killed server', %runs);
+is_lost('killed server', qr/the connection broke/, "TERM\n", %runs);
+$host_a->start;
+wait_nodes_ready($host_a, 3);
+
+# ---- the end ----
+
+# The command ends, then the server does not answer.
+%runs = start_runs();
+@processes = ($host_a->safe_psql('postgres', "SELECT pid FROM redlock_locks WHERE resource = '$runs{name}'"));
+kill 'STOP', @processes;
+stop_beats("a_$runs{name}", 8);
+is($runs{a}->code, 8, 'a release without an answer: the exit code is that of the command');
+like($runs{a}->err, qr/did not confirm the release/, 'with a message');
+kill 'CONT', @processes;
+in_turn('a release without an answer', %runs);
+
+is(session_count($_), 0, 'no session is left') foreach $host_a, $host_b;
+is($_->safe_psql('postgres', 'SELECT count(*) FROM redlock_locks WHERE pid IS NOT NULL'), '0', 'and no lock')
+  foreach $host_a, $host_b;
+
+done_testing();

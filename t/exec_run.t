@@ -1,0 +1,197 @@
+# redlock-exec runs a command under a lock: exit codes, environment, descriptors, signals, options.
+#
+# Protects from: a code of the command that is taken for a code of redlock-exec, or is lost; two
+# runs at a time; a token missing or of another lock; a command inheriting the connection, blocked
+# signals or a closed standard input; a signal that ends redlock-exec and not the command; a lock
+# released while processes of the group still run, or kept afterwards; a role's statement_timeout
+# ending the wait.
+
+use strict;
+use warnings;
+
+use ExecTest;
+use PostgreSQL::Test::Utils;
+use RedlockTest;
+use Test::More;
+
+my @nodes = redis_nodes(3);
+my $host = redlock_cluster('a', nodes => \@nodes, conf => "redlock.ttl = '10s'");
+my $other = session($host);
+
+sub output_of
+{
+	my ($arguments, $command, %options) = @_;
+	my $run = exec_start($host, $arguments, $command, %options);
+
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	is($run->code, 0, 'the command succeeds');
+	return $run->out;
+}
+
+sub is_free
+{
+	my ($name, $description) = @_;
+
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	is($other->query("BEGIN; SELECT redlock_try('$name'); COMMIT"), 't', $description);
+	return;
+}
+
+# ---- exit codes ----
+
+is(exec_code($host, ['job'], [ 'sh', '-c', "exit $_" ]), $_, "the command's exit code $_") foreach 0, 1, 123, 255;
+is(exec_code($host, ['job'], [ 'sh', '-c', 'kill -KILL $$' ]), 128 + 9, 'a signal ends the command');
+is(exec_code($host, ['job'], ['/nowhere/command']), 127, 'there is no such command');
+is(exec_code($host, ['job'], ['/']), 126, 'the command is no program');
+is_free('job', 'the lock is free after all of these');
+
+my $run = exec_start($host, [ '-p', '1', '-h', '/nowhere', 'job' ], ['true']);
+is($run->code, 125, 'no connection');
+like($run->err, qr/^redlock-exec: .*failed/, 'with its reason');
+
+foreach my $wrong (
+	[ [], ['true'], qr/name of the lock is missing/ ],
+	[ [ 'job', 'word' ], ['true'], qr/one name of a lock must stand before "--"/ ],
+	[ ['job'], undef, qr/command is missing/ ],
+	[ [ '--nonsense', 'job' ], ['true'], qr/unknown option "--nonsense"/ ],
+	[ [ '--skipped-code=256', 'job' ], ['true'], qr/from 0 to 255/ ],
+	[ [ '--wait=soon', 'job' ], ['true'], qr/invalid input syntax for type interval: "soon"/ ],
+	[ [ '--permits=0', 'job' ], ['true'], qr/permits/ ],
+	[ [ '--kill-after=-1s', 'job' ], ['true'], qr/must not be negative/ ],
+	[ [ '--kill-after=4s', 'job' ], ['true'], qr/at most a third of the ttl, which is 10000 ms/ ],
+	[ [ '--shared', '--hold-at-least=1s', 'job' ], ['true'], qr/can't be combined/ ],
+	[ [ 'a' x 256 ], ['true'], qr/too long/ ])
+{
+	my ($arguments, $command, $message) = @$wrong;
+	my $run = exec_start($host, $arguments, $command);
+
+	is($run->code, 120, 'usage: ' . substr("@$arguments", 0, 60));
+	like($run->err, $message, 'with its reason');
+}
+is_free('job', 'no lock is left');
+
+like(output_of(['--help']), qr/^Usage:\n  redlock-exec .*^  123  lost/ms, '--help');
+like(output_of(['--version']), qr/^redlock-exec \(redlock_pg\) \d/, '--version');
+
+# ---- skipped, and no quorum ----
+
+$other->query("SELECT redlock_acquire('busy', scope => 'session')");
+$run = exec_start($host, ['busy'], ['true']);
+is($run->code, 121, 'skipped: another session holds the lock');
+like($run->err, qr/busy.*^DETAIL:/ms, 'with the holder');
+$run = exec_start($host, [ '-q', '-E', '0', '--wait=10ms', 'busy' ], [ 'echo', 'ran' ]);
+is($run->code, 0, 'skipped, with a code of our own, after a wait');
+is($run->err . $run->out, '', 'quiet, and the command did not run');
+
+# a role's limits are for its queries
+$host->safe_psql('postgres', "ALTER ROLE CURRENT_USER SET statement_timeout = '100ms'");
+$run = exec_start($host, [ '--wait=forever', 'busy' ], [ 'echo', 'ran' ]);
+$host->safe_psql('postgres', 'ALTER ROLE CURRENT_USER RESET statement_timeout');
+my $waiting = "FROM redlock_locks JOIN pg_stat_activity a USING (pid)"
+  . " WHERE resource = 'busy' AND redlock_locks.state = 'queued' AND clock_timestamp() > query_start + '200 ms'::interval";
+ok($host->poll_query_until('postgres', "SELECT count(*) = 1 $waiting"), 'a run waits for longer than statement_timeout');
+is($host->safe_psql('postgres', "SELECT backend_xmin IS NULL $waiting"), 't', 'without a snapshot');
+$other->query("SELECT redlock_release('busy')");
+is($run->code, 0, 'and gets the lock');
+is($run->out, "ran\n", '... and runs the command');
+
+# a signal ends a wait
+$other->query("SELECT redlock_acquire('busy', scope => 'session')");
+$run = exec_start($host, [ '--wait=1h', 'busy' ], ['true']);
+ok($host->poll_query_until('postgres', "SELECT count(*) = 1 FROM redlock_locks WHERE state = 'queued'"), 'it waits');
+kill 'TERM', $run->pid;
+is($run->code, 'signal 15', 'TERM ends it');
+ok($host->poll_query_until('postgres', "SELECT count(*) = 0 FROM redlock_locks WHERE state = 'queued'"),
+	'and the server notices');
+$other->query("SELECT redlock_release('busy')");
+
+$_->pause foreach @nodes[ 0, 1 ];
+$run = exec_start($host, ['job'], ['true']);
+is($run->code, 122, 'no quorum');
+like($run->err, qr/quorum/, 'with the reason');
+$_->resume foreach @nodes[ 0, 1 ];
+wait_nodes_ready($host, 3);
+
+# ---- what the command gets ----
+
+my ($token) = output_of(['job'], [ 'sh', '-c', 'echo $REDLOCK_TOKEN' ]) =~ /^(\d+)$/;
+cmp_ok($token // 0, '<', output_of(['job'], [ 'sh', '-c', 'echo $REDLOCK_TOKEN' ]), 'tokens grow');
+
+append_to_file(beat_path('input'), "some input\n");
+is(output_of(['job'], ['cat'], stdin => beat_path('input')), "some input\n", 'standard input');
+is(output_of([ 'job', '--wait=1s' ], [ 'echo', '--', '-d', 'x' ]), "-- -d x\n",
+	'options after the name are ours, words after the first -- are not');
+unlike(output_of(['job'], [ 'ls', '-l', '/proc/self/fd' ]),
+	qr/socket:|anon_inode/, 'no descriptor of ours, not even that of the connection');
+is( output_of(['job'], [ 'grep', '-E', '^Sig(Blk|Ign)', '/proc/self/status' ]) =~ s/\t0+$//gmr,
+	"SigBlk:\nSigIgn:\n", 'no signal is blocked or ignored');
+is( output_of(['job'], [ 'sh', '-c', 'ps -o pgid= -p $$ | tr -d " "; echo $$' ]) =~ s/^(\d+)\n\1\n$/leads/r,
+	'leads', 'a process group of its own');
+
+# ---- terms ----
+
+is(exec_code($host, [ '--hold-at-least=1h', 'held' ], ['true']), 0, '--hold-at-least: the first run');
+is(exec_code($host, ['held'], ['true']), 121, 'the second is skipped');
+
+{
+	my @first = map { exec_start($host, [ '--permits=2', 'pool' ], beats("permit$_")) } 1, 2;
+
+	wait_until(sub { beat_log("permit$_") =~ /^start/m }, "holder $_ of two permits runs") foreach 1, 2;
+	is(exec_code($host, [ '--permits=2', 'pool' ], ['true']), 121, 'there is no third permit');
+	stop_beats("permit$_", $_) foreach 1, 2;
+	is($first[$_ - 1]->code, $_, "holder $_ ends") foreach 1, 2;
+
+	my $reader = exec_start($host, [ '--shared', 'table' ], beats('reader'));
+	wait_until(sub { beat_log('reader') =~ /^start/m }, 'a reader runs');
+	is(exec_code($host, [ '--shared', 'table' ], ['true']), 0, 'another reader runs');
+	is(exec_code($host, ['table'], ['true']), 121, 'a writer does not');
+	stop_beats('reader', 0);
+	is($reader->code, 0, 'the reader ends');
+}
+
+# ---- signals ----
+
+my @signals = qw(HUP INT QUIT TERM USR1 USR2);
+$run = exec_start($host, ['job'], beats('signals', @signals));
+wait_until(sub { beat_log('signals') =~ /^start/m }, 'a command that catches signals runs');
+foreach my $name (@signals)
+{
+	kill $name, $run->pid;
+	wait_until(sub { beat_log('signals') =~ /^$name$/m }, "$name is passed on");
+}
+my ($pid) = beat_log('signals') =~ /^start (\d+)/m;
+kill 'TSTP', $run->pid;
+wait_until(sub { slurp_file("/proc/$pid/stat") =~ /\) T / }, 'TSTP stops the command');
+isnt(session_count($host), 0, 'its session is there');
+kill 'CONT', $run->pid;
+wait_until(sub { slurp_file("/proc/$pid/stat") !~ /\) T / }, 'CONT continues the command');
+kill 'STOP', $pid;
+wait_until(sub { slurp_file("/proc/$pid/stat") =~ /\) T / }, 'the command is stopped');
+ok($run->keeper, 'the keeper is there');
+kill 'TERM', $run->keeper;
+kill 'CONT', $pid;
+stop_beats('signals', 7);
+is($run->code, 7, 'all that changes nothing of the exit code');
+
+$run = exec_start($host, ['job'], beats('dies'));
+wait_until(sub { beat_log('dies') =~ /^start/m }, 'a command that catches nothing runs');
+kill 'TERM', $run->pid;
+is($run->code, 128 + 15, 'TERM ends it');
+
+# ---- processes that outlive the command ----
+
+my $late = beat_path('late');
+$run = exec_start($host, ['job'],
+	[ 'sh', '-c', "sh -c 'until [ -e $late.go ]; do sleep 0.01; done; echo late >$late' & exit 5" ]);
+ok($host->poll_query_until('postgres', "SELECT count(*) = 1 FROM redlock_locks WHERE resource = 'job' AND state = 'held'"),
+	'the lock is held');
+is(exec_code($host, ['job'], ['true']), 121, 'and stays so while a process of the group runs');
+append_to_file("$late.go", '');
+is($run->code, 5, 'then the exit code is that of the command');
+is(slurp_file($late), "late\n", 'and the process has come to its end');
+
+is(session_count($host), 0, 'no session is left');
+is($other->query('SELECT count(*) FROM redlock_locks WHERE pid IS NOT NULL'), '0', 'and no lock');
+$other->quit;
+
+done_testing();

@@ -1,0 +1,116 @@
+# redlock-exec on a terminal, under a shell with job control.
+#
+# Protects from: a command that can't read from the terminal; control-C that ends redlock-exec and
+# not the command; control-Z that does not give the shell back, or costs the lock; a terminal that
+# stays with the group of the command; a command in the background that takes the terminal.
+
+use strict;
+use warnings;
+
+use ExecTest;
+use RedlockTest;
+use Test::More;
+
+BEGIN
+{
+	eval { require IO::Pty; 1 } or plan skip_all => 'no IO::Pty here';
+	system('bash -c true') == 0 or plan skip_all => 'no bash here';
+}
+
+use POSIX ();
+
+my @nodes = redis_nodes(3);
+my $host = redlock_cluster('a', nodes => \@nodes, conf => "redlock.ttl = '2s'");
+my $seen = '';
+my $pty = IO::Pty->new;
+my $shell = fork // die "fork: $!";
+
+if ($shell == 0)
+{
+	$pty->make_slave_controlling_terminal;
+	my $slave = $pty->slave;
+	untie *STDOUT;
+	untie *STDERR;
+	open STDIN,  '<&', $slave;
+	open STDOUT, '>&', $slave;
+	open STDERR, '>&', $slave;
+	close $pty;
+	$ENV{PS1} = 'prompt> ';
+	$ENV{RUN} = exec_program($host) . " -d \"" . $host->connstr('postgres') . '"';
+	exec 'bash', '--norc', '--noprofile', '--noediting', '-i' or POSIX::_exit(99);
+}
+$pty->close_slave;
+$pty->blocking(0);
+
+sub seen
+{
+	while (sysread $pty, my $bytes, 65536) { $seen .= $bytes; }
+	return $seen;
+}
+
+# Types it, and waits for what follows.
+sub type_in
+{
+	my ($text, $expected, $description) = @_;
+
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	seen();
+	$seen = '';
+	syswrite $pty, $text;
+	wait_until(sub { seen() =~ $expected }, $description) or diag($seen);
+	return;
+}
+
+sub is_held
+{
+	my ($description) = @_;
+
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	ok($host->poll_query_until('postgres',
+			"SELECT count(*) = 1 FROM redlock_locks WHERE resource = 'job' AND state = 'held'"), $description);
+	return;
+}
+
+wait_until(sub { seen() =~ /prompt> / }, 'a shell');
+type_in("stty -echo; set +o history; echo set; run() { eval \"\$RUN job -- \$*\"; }\n", qr/^set\r.*prompt> /ms, 'without an echo');
+
+# the terminal is handed over
+type_in("run cat\nfirst\n", qr/^first\r/m, 'the command reads from the terminal');
+is_held('the lock is held');
+type_in("\cZ", qr/Stopped.*prompt> /s, 'control-Z gives the shell back');
+type_in("echo here\n", qr/^here\r/m, 'the shell works');
+ok($host->poll_query_until('postgres',
+		"SELECT count(*) = 1 FROM redlock_locks WHERE resource = 'job' AND state = 'held' AND clock_timestamp() > since + 2 * ttl"),
+	'the stopped job keeps the lock, for longer than its ttl');
+type_in("fg\nsecond\n", qr/^second\r/m, 'fg: the command reads again');
+type_in("\cD", qr/prompt> /, 'and comes to the end');
+type_in("echo code \$?\n", qr/^code 0\r/m, 'with its exit code');
+
+type_in("run cat\nfirst\n", qr/^first\r/m, 'the command reads again');
+type_in("\cC", qr/prompt> /, 'control-C ends it');
+type_in("echo code \$?\n", qr/^code 130\r/m, 'with the code of the signal');
+
+# the terminal is not handed over
+type_in("run sleep 1000\n", qr/^/, 'a command that does not read');
+is_held('holds the lock');
+type_in("\cZ", qr/Stopped.*prompt> /s, 'control-Z gives the shell back');
+type_in("fg\n", qr/sleep|RUN/, 'fg');
+type_in("\cC", qr/prompt> /, 'control-C ends it');
+type_in("echo code \$?\n", qr/^code 130\r/m, 'with the code of the signal');
+
+# in the background
+type_in("run cat &\n", qr/prompt> /, 'in the background');
+is_held('it holds the lock');
+type_in("\necho here\n", qr/here\r/, 'and leaves the terminal to the shell');
+type_in("jobs\n", qr/Stopped/, 'it is stopped, since it reads');
+type_in("fg\nthird\n", qr/^third\r/m, 'fg: it reads');
+type_in("\cD", qr/prompt> /, 'and comes to the end');
+type_in("run cat | tr a-z A-Z\nfourth\n", qr/^FOURTH\r/m, 'in a pipeline');
+type_in("\cD", qr/prompt> /, 'and comes to the end');
+
+type_in("exit\n", qr/exit/, 'the shell ends');
+close $pty;
+waitpid $shell, 0;
+is(session_count($host), 0, 'no session is left');
+
+done_testing();

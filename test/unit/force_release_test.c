@@ -1,0 +1,214 @@
+/*
+ * force_release_test.c
+ *		Unit tests of forced releases, src/protocol/force_release.c.
+ *
+ * Protects from: a forced release that a renewal of the former holder undoes.
+ */
+#include <string.h>
+
+#include "dice.h"
+#include "protocol/force_release.h"
+#include "tap.h"
+
+#define NOW_US INT64_C(1700000000000000)
+#define VALUE "0123456789abcdeffedcba9876543210:000000001:00c0ffee00c0ffee host=\"a\""
+
+static const core_lists five = {.now = 31};
+
+static Inspected node[CORE_NODES_MAX];
+static int64_t least;
+
+static void
+reset(void)
+{
+	memset(node, 0, sizeof(node));
+	for (int i = 0; i < 5; i++)
+		node[i].kind = INSPECTED_NONE;
+	least = 0;
+}
+
+static void
+forced(int i, int64_t before, int64_t after)
+{
+	node[i].kind = INSPECTED_STRING;
+	node[i].forced = true;
+	node[i].counter = before;
+	node[i].after = after;
+}
+
+static void
+test_least(void)
+{
+	reset();
+	ok(force_first_least(five, node, NOW_US) == 0, "without keys and counters nothing is raised");
+	node[1].kind = INSPECTED_STRING;
+	node[1].value_len = 5;
+	strcpy(node[1].value, "plain");
+	ok(force_first_least(five, node, NOW_US) == 0, "nor for a plain client");
+	node[1].value_len = (int) strlen(VALUE);
+	strcpy(node[1].value, VALUE);
+	ok(force_first_least(five, node, NOW_US) == NOW_US, "a lost counter follows the clock");
+	node[3].counter = 10;
+	node[4].counter = 12;
+	node[5].counter = 99;
+	ok(force_first_least(five, node, NOW_US) == 13, "above the counters of the nodes in force");
+}
+
+static void
+test_rounds(void)
+{
+	reset();
+	for (int i = 0; i < 5; i++)
+		forced(i, 10, 11);
+	ok(force_judge(five, node, &least) == FORCE_DONE, "all nodes agree");
+	forced(0, 15, 16);
+	ok(force_judge(five, node, &least) == FORCE_AGAIN && least == 16,
+	   "a counter is above what the others have now");
+	forced(1, 0, 16);
+	forced(2, 10, 16);
+	node[3].kind = INSPECTED_SILENT;
+	node[4].kind = INSPECTED_ERROR;
+	ok(force_judge(five, node, &least) == FORCE_DONE, "three nodes are enough");
+	node[2].may_have_forgotten = true;
+	ok(force_judge(five, node, &least) == FORCE_FAILED, "one that may have forgotten is none");
+	node[2].may_have_forgotten = false;
+	node[2].forced = false;
+	node[2].counter = 99;
+	ok(force_judge(five, node, &least) == FORCE_DONE, "one with another's key refuses renewals");
+	reset();
+	for (int i = 0; i < 5; i++)
+		forced(i, 0, 0);
+	ok(force_judge(five, node, &least) == FORCE_DONE, "plain clients have no counters");
+}
+
+/*
+ * A holder renews with rising bounds while rounds of forced releases go on, each command at a
+ * random moment.  Whenever a round counts as done, no majority accepts the bound any more.
+ */
+
+typedef struct World
+{
+	bool key[5];
+	int64_t counter[5];
+	int64_t bound;
+	int64_t raise;
+	unsigned said_yes;
+	unsigned answered;
+} World;
+
+static void
+renew_at(World *world, int i)
+{
+	if (!world->key[i] && world->counter[i] > world->bound)
+	{
+		world->answered |= 1u << i;
+		return;
+	}
+	world->key[i] = true;
+	if (world->counter[i] < world->raise)
+		world->counter[i] = world->raise;
+	world->answered |= 1u << i;
+	world->said_yes |= 1u << i;
+}
+
+static int
+bits(unsigned nodes)
+{
+	int count = 0;
+
+	for (; nodes != 0; nodes &= nodes - 1)
+		count++;
+	return count;
+}
+
+static bool
+is_undone(uint32_t seed)
+{
+	World world = {.bound = 100, .raise = 100};
+	unsigned asked = 0;
+	ForceVerdict verdict = FORCE_AGAIN;
+
+	dice_begin(seed);
+	for (int i = 0; i < 5; i++)
+	{
+		world.key[i] = dice(4) > 0 || i < 3;
+		world.counter[i] = i < 3 ? 100 : dice(200);
+	}
+	reset();
+	for (int i = 0; i < 5; i++)
+		node[i].counter = i < 3 || dice(2) ? world.counter[i] : 0;
+	least = 101;
+	for (int round = 0; round < 20 && verdict == FORCE_AGAIN; round++)
+	{
+		reset();
+		for (int i = 0; i < 5; i++)
+			node[i].kind = INSPECTED_SILENT;
+		asked = 0;
+		while (bits(asked) < 5)
+		{
+			int i = (int) dice(5);
+
+			if (dice(2))
+			{
+				/* a new round of renewals may raise the bound */
+				if (world.answered == 31 || (bits(world.said_yes) >= 3 && dice(2)))
+				{
+					if (bits(world.said_yes) >= 3)
+						world.bound = world.raise;
+					world.raise = world.bound + dice(3) * 50;
+					world.answered = world.said_yes = 0;
+				}
+				if (!(world.answered & 1u << i))
+					renew_at(&world, i);
+			}
+			else if (!(asked & 1u << i))
+			{
+				int64_t before = world.counter[i];
+
+				asked |= 1u << i;
+				if (dice(4) == 0)
+					continue; /* no answer, and not executed */
+				world.key[i] = false;
+				world.counter[i] = before >= least ? before + 1 : least;
+				forced(i, before, world.counter[i]);
+			}
+		}
+		verdict = force_judge(five, node, &least);
+		if (verdict == FORCE_FAILED)
+			return false; /* the administrator tries again */
+	}
+	if (verdict != FORCE_DONE)
+		return false;
+	/* the round that is out ends, and two more come */
+	for (int round = 0; round < 3; round++)
+	{
+		for (int i = 0; i < 5; i++)
+			if (!(world.answered & 1u << i))
+				renew_at(&world, i);
+		if (bits(world.said_yes) >= 3)
+			world.bound = world.raise;
+		world.raise = world.bound;
+		if (round < 2)
+			world.answered = world.said_yes = 0;
+	}
+	return bits(world.said_yes) >= 3;
+}
+
+static void
+test_renewals(void)
+{
+	int undone = 0;
+
+	for (uint32_t seed = 1; seed <= 50000; seed++)
+		undone += is_undone(seed);
+	ok(undone == 0, "no renewal undoes a forced release: %d do", undone);
+}
+
+int
+main(void)
+{
+	test_least();
+	test_rounds();
+	test_renewals();
+	return tap_done();
+}

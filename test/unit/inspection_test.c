@@ -1,0 +1,182 @@
+/*
+ * inspection_test.c
+ *		Unit tests of what a majority of nodes says of a lock, src/protocol/inspection.c.
+ *
+ * Protects from: a lock shown as free, which its holder still has; a minority that decides.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "protocol/inspection.h"
+#include "tap.h"
+
+#define SECRET_A "0123456789abcdeffedcba9876543210"
+#define SECRET_B "1123456789abcdeffedcba9876543210"
+#define REST ":000000001:00c0ffee00c0ffee"
+
+static const char a[] = SECRET_A REST " host=\"a\"";
+static const char a_again[] = SECRET_A ":000000002:00c0ffee00c0ffee host=\"a\"";
+static const char a_kept[] = SECRET_A REST " kept host=\"a\"";
+static const char b[] = SECRET_B REST " host=\"b\"";
+static const char reader_a[] = SECRET_A REST "= host=\"a\"";
+static const char reader_b[] = SECRET_B REST "= host=\"b\"";
+static const char permit_a[] = SECRET_A REST " permits=3 host=\"a\"";
+static const char permit_b[] = SECRET_B REST " permits=3 host=\"b\"";
+
+static const core_lists five = {.now = 31};
+
+static Inspected node[CORE_NODES_MAX];
+static Inspection result;
+
+static void
+reset(void)
+{
+	memset(node, 0, sizeof(node));
+	for (int i = 0; i < CORE_NODES_MAX; i++)
+		node[i].kind = INSPECTED_NONE;
+}
+
+static void
+put(int from, int to, const char *value)
+{
+	for (int i = from; i <= to; i++)
+	{
+		node[i].kind = INSPECTED_STRING;
+		node[i].ttl_ms = 1000 * (i + 1);
+		node[i].value_len = (int) strlen(value);
+		strcpy(node[i].value, value);
+	}
+}
+
+static void
+fail(int from, int to)
+{
+	for (int i = from; i <= to; i++)
+		node[i].kind = i % 2 ? INSPECTED_SILENT : INSPECTED_ERROR;
+}
+
+static void
+judge(InspectionState state, core_mask nodes, const char *what)
+{
+	inspection_judge(&result, five, node);
+	ok(result.state == state && result.nodes == nodes, "%s: state %d, nodes %u", what, result.state,
+	   (unsigned) result.nodes);
+}
+
+static void
+test_votes(void)
+{
+	reset();
+	judge(INSPECTION_FREE, 0, "no key");
+	ok(result.witness == -1 && result.ttl_ms == 0, "nothing to show");
+	put(0, 1, a);
+	judge(INSPECTION_FREE, 3, "a key at a minority");
+	put(2, 2, a_again);
+	judge(INSPECTION_HELD, 7, "a key at a majority, of two attempts");
+	ok(result.ttl_ms == 1000, "a majority has it until the first of three ends");
+	put(3, 4, a);
+	judge(INSPECTION_HELD, 31, "at all nodes");
+	ok(result.ttl_ms == 3000, "the third end of five counts");
+	put(3, 4, b);
+	judge(INSPECTION_HELD, 7, "another request at a minority");
+	put(2, 2, b);
+	judge(INSPECTION_HELD, 28, "at a majority");
+	put(2, 2, "plain");
+	judge(INSPECTION_FREE, 3, "two, two and one");
+	put(0, 2, "plain");
+	judge(INSPECTION_HELD, 7, "a plain client");
+	node[0].kind = INSPECTED_OTHER;
+	judge(INSPECTION_FREE, 6, "a text about a key is not a value");
+}
+
+static void
+test_silence(void)
+{
+	reset();
+	fail(0, 2);
+	judge(INSPECTION_NO_QUORUM, 0, "three nodes without an answer");
+	fail(0, 1);
+	node[2].kind = INSPECTED_NONE;
+	judge(INSPECTION_FREE, 0, "two without an answer, three without a key");
+	put(2, 2, a);
+	judge(INSPECTION_UNKNOWN, 4, "one with a key: the silent ones decide");
+	put(3, 4, a);
+	judge(INSPECTION_HELD, 28, "a majority, whatever the others say");
+	put(3, 3, b);
+	put(4, 4, "x");
+	judge(INSPECTION_UNKNOWN, 4, "any of three may have it");
+	reset();
+	node[0].may_have_forgotten = node[1].may_have_forgotten = true;
+	judge(INSPECTION_FREE, 0, "two that may have forgotten");
+	node[2].may_have_forgotten = true;
+	judge(INSPECTION_UNKNOWN, 0, "three");
+	put(0, 2, a);
+	judge(INSPECTION_HELD, 7, "a key counts all the same");
+}
+
+static void
+test_kinds(void)
+{
+	reset();
+	put(0, 2, a);
+	put(1, 1, a_kept);
+	judge(INSPECTION_KEPT, 7, "one kept key tells of the release");
+	ok(result.witness == 1, "and is shown");
+	reset();
+	put(0, 1, reader_a);
+	put(2, 3, reader_b);
+	judge(INSPECTION_HELD, 15, "readers hold the lock together");
+	node[0].readers = node[0].hosts = 1;
+	node[1].readers = node[2].readers = node[1].hosts = node[2].hosts = 2;
+	node[0].host[0] = node[1].host[1] = node[2].host[0] = 7;
+	node[1].host[0] = node[2].host[1] = 8;
+	judge(INSPECTION_HELD, 15, "with their hosts");
+	ok(result.readers == 1 && result.hosts == 1 && result.host[0] == 7,
+	   "a reader counts that a majority knows");
+	reset();
+	put(0, 1, permit_a);
+	put(2, 3, permit_b);
+	for (int i = 0; i < 4; i++)
+		node[i].permit[0] = i < 3 ? 3 : 6;
+	node[0].permit[PERMITS_MAX / 8 - 1] = 128;
+	judge(INSPECTION_HELD, 15, "holders of permits");
+	ok(result.permits_taken == 2, "two permits at a majority: %d", result.permits_taken);
+	reset();
+	put(0, 4, a);
+	for (int i = 0; i < 3; i++)
+		node[i].ttl_ms = -1;
+	judge(INSPECTION_HELD, 31, "keys without an end");
+	ok(result.ttl_ms == -1, "at a majority");
+	node[0].ttl_ms = 7;
+	judge(INSPECTION_HELD, 31, "at a minority");
+	ok(result.ttl_ms == 5000, "then the longest other: %d", (int) result.ttl_ms);
+}
+
+/* While there are two lists, a lock needs a majority of both. */
+static void
+test_two_lists(void)
+{
+	const core_lists lists = {.now = 7, .next = 56};
+
+	reset();
+	put(0, 2, a);
+	inspection_judge(&result, lists, node);
+	ok(result.state == INSPECTION_FREE, "a majority of one list");
+	put(3, 4, a);
+	inspection_judge(&result, lists, node);
+	ok(result.state == INSPECTION_HELD, "of both");
+	fail(3, 4);
+	inspection_judge(&result, lists, node);
+	ok(result.state == INSPECTION_NO_QUORUM, "no answer from one list");
+	ok(inspection_nodes(lists, node, INSPECTED_STRING) == 7, "nodes with a key");
+}
+
+int
+main(void)
+{
+	test_votes();
+	test_silence();
+	test_kinds();
+	test_two_lists();
+	return tap_done();
+}
