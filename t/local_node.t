@@ -15,7 +15,7 @@ use RedlockTest;
 use Test::More;
 use Time::HiRes qw(time);
 
-my $host = redlock_cluster('a', nodes => ['local'], conf => "redlock.ttl = '3s'\nrestart_after_crash = on");
+my $host = redlock_cluster('a', nodes => ['local'], conf => "redlock.ttl = '3s'\nredlock.max_ttl = '3s'\nrestart_after_crash = on");
 my $other = redlock_cluster('b', nodes => ['local'], conf => "redlock.max_locks = 16");
 my ($s, $t, $u, $v) = map { session($host) } 1 .. 4;
 
@@ -227,6 +227,24 @@ foreach my $round (1 .. 3)
 $work->finish;
 # a session that never sees a broker when it looks may give up: that is no fault of the node
 unlike($errors, qr/division by zero|duplicate key|lost|quorum/, 'no lock was granted twice, no token was out of order, no lease was lost');
+
+# ---- the memory is lost ----
+
+# As where the system removes it.  The holder's renewals bring its key back; nobody else gets a
+# lock before all forgotten leases have ended.
+$s->query("SELECT redlock_acquire('before', scope => 'session')");
+my @segments = grep { -s $_ > 2_000_000 } glob $host->data_dir . '/pg_dynshmem/mmap.*';
+is(unlink(@segments), 1, 'its segment is removed; others are smaller');
+replace_broker($host);
+ok( $host->poll_query_until('postgres',
+		"SELECT state = 'quarantined' AND quarantine ~ 'data was lost' FROM redlock_nodes"),
+	'a node without its memory is in quarantine');
+is($t->run("SELECT redlock_try('after')")->{state}, '08006', 'it grants no lock');
+ok($host->poll_query_until('postgres', "SELECT state = 'ready' FROM redlock_nodes"), 'the quarantine ends');
+wait_until(sub { $t->run("SELECT redlock_try('after')")->{out} eq 't' }, 'then it grants locks');
+is($t->query("SELECT redlock_try('before')"), 'f', 'but not the one that is held');
+ok($s->query("SELECT redlock_check('before') > '0'") eq 't' && stat_of('lost') == 0, 'which was not lost');
+$s->query("SELECT redlock_release('before')");
 
 # ---- two servers ----
 

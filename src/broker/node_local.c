@@ -53,7 +53,7 @@ static slist_head messages = SLIST_STATIC_INIT(messages); /* the last one first 
 static RedisNode *subscriber = NULL;                      /* NULL: nobody listens */
 
 static bool attach(char *error, size_t size);
-static dsm_segment *make_memory(char *error, size_t size);
+static dsm_segment *map_memory(dsm_handle handle);
 static int64 local_now_us(void);
 static void describe_self(RedisNode *node);
 static void marker_text(char *text, size_t size);
@@ -114,14 +114,17 @@ attach(char *error, size_t size)
 	if (names != NULL)
 		return true;
 	if (lease_table->local_names != DSM_HANDLE_INVALID)
-		segment = dsm_attach(lease_table->local_names);
+		segment = map_memory(lease_table->local_names);
 	if (segment == NULL)
 	{
-		segment = make_memory(error, size);
+		segment = map_memory(DSM_HANDLE_INVALID);
 		is_new = true;
 	}
 	if (segment == NULL)
+	{
+		strlcpy(error, "the server has no shared memory for it", size);
 		return false;
+	}
 	dsm_pin_mapping(segment);
 	names = dsm_segment_address(segment);
 	if (!is_new)
@@ -135,16 +138,22 @@ attach(char *error, size_t size)
 	return true;
 }
 
+/*
+ * Attaches this segment, or makes one.  Returns NULL, and logs the error, if that fails: memory may
+ * be short, or the system has removed the segment (RemoveIPC of systemd).
+ */
 static dsm_segment *
-make_memory(char *error, size_t size)
+map_memory(dsm_handle handle)
 {
 	dsm_segment *volatile segment = NULL;
 	MemoryContext context = CurrentMemoryContext;
 
-	strlcpy(error, "the server has no shared memory for it", size);
 	PG_TRY();
 	{
-		segment = dsm_create(local_names_bytes(NAMES), DSM_CREATE_NULL_IF_MAXSEGMENTS);
+		if (handle != DSM_HANDLE_INVALID)
+			segment = dsm_attach(handle);
+		else
+			segment = dsm_create(local_names_bytes(NAMES), DSM_CREATE_NULL_IF_MAXSEGMENTS);
 	}
 	PG_CATCH();
 	{
