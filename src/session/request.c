@@ -636,7 +636,10 @@ request_wait_at_most(int64 deadline_us, long at_most_ms)
 	CHECK_FOR_INTERRUPTS();
 }
 
-/* The sooner of `wait` and lock_timeout. */
+/*
+ * The sooner of `wait` and lock_timeout.  A try without `wait` ends by lock_timeout alone: the core
+ * bounds the try.
+ */
 int64
 request_deadline_us(const LockRequest *request)
 {
@@ -667,6 +670,6 @@ request_wait_a_moment(int64 until_us)
 bool
 request_ends_by_lock_timeout(const LockRequest *request)
 {
-	return LockTimeout > 0 &&
-		   (request->terms.once || request->wait_ms < 0 || LockTimeout < request->wait_ms);
+	return LockTimeout > 0 && ((request->terms.once && !request->terms.patient) ||
+							   request->wait_ms < 0 || LockTimeout < request->wait_ms);
 }

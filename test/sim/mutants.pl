@@ -22,7 +22,7 @@ use Time::HiRes 'time';
 my $sim = dirname(abs_path($0));
 my $src = abs_path("$sim/../../src");
 # a limit for slow machines: only a surviving mutant uses all of it
-my ($jobs, $seconds, $cc) = (2, 300, $ENV{CC} || 'gcc');
+my ($jobs, $seconds, $cc) = (2, 600, $ENV{CC} || 'gcc');
 GetOptions('jobs=i' => \$jobs, 'seconds=i' => \$seconds, 'cc=s' => \$cc) or exit 2;
 
 my $unit_dir = abs_path("$sim/../unit");
