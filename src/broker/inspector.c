@@ -17,7 +17,10 @@
 #define CALL_LOAD INSPECTOR_CALLS
 #define CALL_FIRST (INSPECTOR_CALLS + 4)
 
-/* A call carries the place and this many of its last questions, to know late answers. */
+/*
+ * The number of a call tells the place, the question modulo ROUNDS, to recognize late answers, and
+ * whether the script went as text.
+ */
 #define ROUNDS (1 << 20)
 
 /* A question under way; by place. */

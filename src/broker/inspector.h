@@ -1,9 +1,10 @@
 /*
  * inspector.h
- *		Answers the questions of sessions about locks: what do the nodes keep?
+ *		Questions of sessions about locks, lists of keys, and forced releases.
  *
- * Each question is one command to each node in force, and acquires nothing.  The broker takes
- * questions after the work for leases.
+ * A question is one command to each node in force, a list asks a single node.  None of them
+ *acquires a lock; a forced release deletes keys.  The broker takes questions after the work for
+ *leases.
  */
 #ifndef REDLOCK_INSPECTOR_H
 #define REDLOCK_INSPECTOR_H

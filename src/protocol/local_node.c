@@ -1,6 +1,6 @@
 /*
  * local_node.c
- *		What redlock.lua and marker.lua do, line by line; see local_node.h.
+ *		The commands of redlock.lua and marker.lua, in the order of the scripts; see local_node.h.
  */
 #include "protocol/local_node.h"
 
@@ -495,7 +495,7 @@ renew_shared(local_data *data, int64_t now_us, const local_command *command, loc
 	return true;
 }
 
-/* Returns true if other readers remain. */
+/* Returns true if readers remain; also if this reader is absent, or has a later attempt. */
 static bool
 release_shared(local_data *data, int64_t now_us, const local_command *command, local_answer *answer)
 {

@@ -554,8 +554,8 @@ at_gate_until_us(const LockRequest *request, int index, int64 deadline_us)
 }
 
 /*
- * Called before a wait.  Drops snapshots that are not needed, and watches the client: a waiter
- * whose client has gone must not go on, and then hold the lock in vain.  PostgreSQL's timer for
+ * Called before a wait.  Drops the catalog snapshot, and watches the client: a waiter whose client
+ * has gone must not go on, and then hold the lock in vain.  PostgreSQL's timer for
  * this check is off by default: it is on during the wait.
  */
 static void

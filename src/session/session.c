@@ -289,6 +289,7 @@ detach_all(const LockRequest *request)
 
 	lease_begin_detaching();
 	held = lease_count_detached(GetUserId());
+	/* the limit of detached_check_limit, now under the lock: change both */
 	if (held + request->count > redlock_max_locks_per_session)
 	{
 		lease_end_detaching();

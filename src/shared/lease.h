@@ -498,7 +498,7 @@ extern void lease_tell_permit(Lease *lease, int permit);
 /* Tells the owner of a refusal: the owner may have to release its later locks. */
 extern void lease_tell_refused(Lease *lease);
 
-/* Returns false if all places for texts are in use, until the owners have read their texts. */
+/* Returns false if all places for texts are in use: a place is free again with the entry. */
 extern bool lease_tell_deadlock(Lease *lease, const char *cycle);
 extern bool lease_had_broker(void);            /* since the server started */
 extern void lease_broker_attach(Latch *latch); /* with a new, empty queue */
@@ -507,14 +507,15 @@ extern int lease_take_queue(void); /* first entry of the chain, or -1 */
 extern int lease_next_in_chain(int entry);
 extern bool lease_is_queued(const Lease *lease);
 
-/* These three end the lease for the given reason; they return false if the reason does not hold. */
+/* The next three end the lease for the given reason, or return false if the reason does not hold.
+ */
 extern bool lease_release_orphan(Lease *lease);                /* the owner has gone */
 extern bool lease_end_idle(Lease *lease, int64 now_us);        /* idle for long enough */
 extern bool lease_end_hold(Lease *lease, int64 now_us);        /* lease_hold_is_over */
 extern bool lease_hold_is_over(Lease *lease, int64 now_us);    /* detached for long enough */
 extern int64 lease_hold_until_us(Lease *lease, int64 now_us);  /* 0: no limit */
 extern bool lease_give_up_detached(Lease *lease);              /* ends a detached lease */
-extern void lease_end_unowned(void);                           /* and all detached leases */
+extern void lease_end_unowned(void);                           /* at a stop: idle, detached */
 extern void lease_note_waiting_host(Lease *lease);             /* also recalls the lease */
 extern void lease_recall(Lease *lease);                        /* another host waits, or tried */
 extern bool lease_needs_tokens(Lease *lease, int64 now_us);    /* few tokens are left */
@@ -528,8 +529,8 @@ extern bool lease_owner_lives(const Lease *lease);
 extern bool lease_has_reader(const Lease *lease, int procno);
 
 /*
- * Announces that this session waits in the gate of this name for readers of this server, and
- * releases nothing during the wait.  0: the session does not wait so.
+ * Announces that this session waits in the gate of this name, to share the lock or for the end of a
+ * detached lease, and releases nothing during the wait.  0: the session does not wait so.
  */
 extern void lease_park(uint64 hash);
 
