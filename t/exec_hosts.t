@@ -65,8 +65,13 @@ while ($started < 100 || @running)
 		note 'kill the ', (qw(front keeper command))[$what], " of $2";
 		kill 'KILL', ($run->pid, $run->keeper, $pid)[$what];
 	}
-	$codes{ $_->code }++ foreach grep { $_->done } @running;
-	@running = grep { !$_->done } @running;
+	my @left;
+	foreach my $run (@running) # a run may end at any moment, so each is asked once
+	{
+		if ($run->done) { $codes{ $run->code }++; }
+		else { push @left, $run; }
+	}
+	@running = @left;
 	sleep 0.01;
 }
 
