@@ -95,7 +95,7 @@ foreach my $round (1 .. $ROUNDS)
 	@old[ 0 .. 2 ] = splice(@new, 0, 3, @old) if $went_on;
 }
 is($total, 0, 'no lock had two holders');
-like(join('', map { slurp_file($_->logfile) } values %host), qr/redlock\.nodes is not yet in force\n.*Host "[ab]" is about to/,
+like(join('', map { slurp_file($_->logfile) } values %host), qr/redlock\.nodes is not yet in force\n.*Host "[ab]" \(id [0-9a-f]{16}\) is about to leave/,
 	'the log of the host that withdrew names the other host');
 
 done_testing();
