@@ -136,9 +136,8 @@ uninstall: uninstall-docs drop-bitcode
 uninstall-docs:
 	rm -rf '$(DESTDIR)$(docdir)/redlock_pg'
 
-# .gitattributes lists the omitted files.
 dist:
-	git archive --format=zip --prefix=redlock_pg-$(REDLOCK_VERSION)/ -o redlock_pg-$(REDLOCK_VERSION).zip HEAD
+	$(srcdir)/scripts/dist.sh
 
 .PHONY: install-docs drop-bitcode uninstall-docs dist
 
@@ -196,7 +195,7 @@ $(UNIT_TESTS): %: %.c $(wildcard src/*/*.h test/unit/*.h)
 	mkdir -p $(@D)
 	$(UNIT_CC) $(UNIT_FLAGS) -o $@ $(filter %.c,$^) $(UNIT_LIBS)
 
-unit: $(UNIT_TESTS) test/unit/lua_text.t test/unit/next_version.t test/unit/makefile.t
+unit: $(UNIT_TESTS) test/unit/lua_text.t test/unit/next_version.t test/unit/makefile.t test/unit/dist.t
 	prove -e '' $^
 
 .PHONY: unit
