@@ -57,7 +57,7 @@ sub exec_program
 =item exec_start(cluster, arguments, command, options)
 
 Starts redlock-exec with these arguments, with the cluster's database postgres as its own.
-Options: B<stdin>, a path. Methods of the result:
+Options: B<stdin>, a path; B<ignore>, a signal that it inherits as ignored. Methods of the result:
 
 =over
 
@@ -99,7 +99,8 @@ sub exec_start
 		open STDIN,  '<', $options{stdin} // '/dev/null';
 		open STDOUT, '>', "$base.out";
 		open STDERR, '>', "$base.err";
-		$SIG{PIPE} = 'DEFAULT';
+		$SIG{$_} = 'DEFAULT' foreach qw(PIPE INT QUIT); # the tests may run in the background
+		$SIG{ $options{ignore} } = 'IGNORE' if $options{ignore};
 		delete $ENV{PGAPPNAME};
 		exec @words or POSIX::_exit(99);
 	}

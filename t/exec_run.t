@@ -1,10 +1,10 @@
 # redlock-exec runs a command under a lock: exit codes, environment, descriptors, signals, options.
 #
-# Protects from: a code of the command that is taken for a code of redlock-exec, or is lost; two
-# runs at a time; a token missing or of another lock; a command inheriting the connection, blocked
-# signals or a closed standard input; a signal that ends redlock-exec and not the command; a lock
-# released while processes of the group still run, or kept afterwards; a role's statement_timeout
-# ending the wait.
+# Protects from: a code of the command that is taken for a code of redlock-exec, or is lost; a run
+# without an end, because the caller ignores SIGCHLD; two runs at a time; a token missing or of
+# another lock; a command inheriting the connection, blocked signals or a closed standard input; a
+# signal that ends redlock-exec and not the command; a lock released while processes of the group
+# still run, or kept afterwards; a role's statement_timeout ending the wait.
 
 use strict;
 use warnings;
@@ -43,6 +43,7 @@ is(exec_code($host, ['job'], [ 'sh', '-c', "exit $_" ]), $_, "the command's exit
 is(exec_code($host, ['job'], [ 'sh', '-c', 'kill -KILL $$' ]), 128 + 9, 'a signal ends the command');
 is(exec_code($host, ['job'], ['/nowhere/command']), 127, 'there is no such command');
 is(exec_code($host, ['job'], ['/']), 126, 'the command is no program');
+is(exec_start($host, ['job'], [ 'sh', '-c', 'exit 3' ], ignore => 'CHLD')->code, 3, 'the caller ignores SIGCHLD');
 is_free('job', 'the lock is free after all of these');
 
 my $run = exec_start($host, [ '-p', '1', '-h', '/nowhere', 'job' ], ['true']);
