@@ -34,18 +34,14 @@ typedef struct Out
 
 static Out out[INSPECT_PLACES];
 
-/* The scripts, by InspectKind.  sha empty: no node has told. */
+/* The scripts, by InspectKind; and their hashes, as each node says: a node may lie. */
 static const char *const script[] = {[INSPECT_LOCK] = lua_inspect_script,
 									 [INSPECT_FORCE] = lua_force_script,
 									 [INSPECT_SCAN] = lua_scan_script};
-static char sha[lengthof(script)][SCRIPT_SHA_SIZE];
+static char sha[lengthof(script)][CORE_NODES_MAX][SCRIPT_SHA_SIZE]; /* empty: unknown */
 
 static void begin(int place, int64 now_us);
 static void send_question(int place, RedisNode *node, bool by_text, int64 now_us);
-static void add_argument(const char **argv, size_t *argvlen, int *argc, const char *text,
-						 size_t len);
-static void end_if_done(int place, int64 now_us);
-static bool read_answer(Inspected *at, const redisReply *reply, bool force);
 static void add_argument(const char **argv, size_t *argvlen, int *argc, const char *text,
 						 size_t len);
 static void end_if_done(int place, int64 now_us);
@@ -90,7 +86,6 @@ begin(int place, int64 now_us)
 	const InspectQuestion *question = inspect_queue_question(place);
 	InspectKind kind = question->kind;
 	core_mask asked = kind == INSPECT_SCAN ? CORE_BIT(question->node) : PG_UINT32_MAX;
-	bool by_text = sha[kind][0] == '\0';
 
 	memset(answer, 0, sizeof(*answer));
 	answer->lists = members_lists();
@@ -108,6 +103,8 @@ begin(int place, int64 now_us)
 		}
 		else if ((members() & asked & CORE_BIT(i)) && node_can_send(node_at(i)))
 		{
+			bool by_text = sha[kind][i][0] == '\0';
+
 			out[place].waiting |= CORE_BIT(i);
 			send_question(place, node_at(i), by_text, now_us);
 			if (by_text && node_can_send(node_at(i)))
@@ -123,7 +120,8 @@ send_question(int place, RedisNode *node, bool by_text, int64 now_us)
 	const InspectQuestion *question = inspect_queue_question(place);
 	InspectKind kind = question->kind;
 	char least[LUA_COUNTER_DIGITS + 8];
-	const char *argv[6] = {by_text ? "EVAL" : "EVALSHA", by_text ? script[kind] : sha[kind], "0"};
+	const char *argv[6] = {by_text ? "EVAL" : "EVALSHA",
+						   by_text ? script[kind] : sha[kind][node->index], "0"};
 	size_t len[lengthof(argv)] = {strlen(argv[0]), strlen(argv[1]), 1};
 	int call = CALL_FIRST + 2 * (out[place].round * INSPECT_PLACES + place) + by_text;
 	int argc = 3;
@@ -159,12 +157,13 @@ inspector_hear(RedisNode *node, int call, const redisReply *reply, int64 now_us)
 	if (call < CALL_FIRST)
 	{
 		if (reply != NULL && reply->type == REDIS_REPLY_STRING && reply->len == SCRIPT_SHA_SIZE - 1)
-			strlcpy(sha[call - CALL_LOAD], reply->str, SCRIPT_SHA_SIZE);
+			strlcpy(sha[call - CALL_LOAD][node->index], reply->str, SCRIPT_SHA_SIZE);
 		return;
 	}
 	if (!out[place].in_use || out[place].round != number / INSPECT_PLACES ||
 		!(out[place].waiting & CORE_BIT(node->index)))
 		return;
+	kind = inspect_queue_question(place)->kind;
 	if (reply != NULL && reply->type == REDIS_REPLY_ERROR && !by_text &&
 		strncmp(reply->str, "NOSCRIPT", 8) == 0 && node_can_send(node))
 	{
@@ -173,10 +172,10 @@ inspector_hear(RedisNode *node, int call, const redisReply *reply, int64 now_us)
 	}
 	out[place].waiting &= ~CORE_BIT(node->index);
 	at = &inspect_queue_answer(place)->node[node->index];
-	kind = inspect_queue_question(place)->kind;
 	if (reply != NULL && !(kind == INSPECT_SCAN ? read_keys(inspect_queue_answer(place), at, reply)
 												: read_answer(at, reply, kind == INSPECT_FORCE)))
 	{
+		sha[kind][node->index][0] = '\0'; /* may be that of another script */
 		at->kind = INSPECTED_ERROR;
 		if (at->error[0] == '\0')
 			strlcpy(at->error, "reply of an unexpected type", sizeof(at->error));
