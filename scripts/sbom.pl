@@ -1,9 +1,9 @@
 #!/usr/bin/perl
 # scripts/sbom.pl: print the bill of materials of the last commit, in SPDX 2.3
 #
-# Name, version, licence and addresses are those of META.json, the versions of libraries
-# those of docs/compatibility.md.  test/unit/dist.t compares the libraries with those that
-# the Makefile links.
+# META.json has name, version, licence and addresses.  docs/compatibility.md has the versions
+# of the libraries.  test/unit/dist.t compares the list with the libraries that the Makefile
+# links.
 
 use strict;
 use warnings;
@@ -11,7 +11,7 @@ use warnings;
 use JSON::PP;
 use POSIX qw(strftime);
 
-# The first part of the pattern stands before the version in docs/compatibility.md.
+# pattern: finds the version in docs/compatibility.md
 my @libraries = (
 	{ name => 'PostgreSQL', license => 'PostgreSQL', from => 'https://www.postgresql.org/',
 		links => 'libpq', pattern => qr/^- PostgreSQL ([\d.]+) or later/m },

@@ -1,8 +1,8 @@
-# A hostile minority of nodes, while sessions look at locks: redlock_holder and redlock_holders.
+# A hostile minority of nodes, while sessions look at locks or release locks by force.
 #
-# Protects from: a node that answers with the hash of another script, so that no node answers looks
-# any more; a list of keys without an end, which fills the session's memory and keeps all other
-# sessions from a list.
+# Protects from: a node that tells the hash of another script, and so spoils the answers of all
+# nodes; a list of keys without an end, which fills a session's memory and bars other sessions from
+# a list; a single node with a wrong counter that makes forced releases fail.
 
 use strict;
 use warnings;
@@ -54,5 +54,11 @@ foreach my $what (sort keys %keys)
 	$hostile->obey([ '^EVAL', 'count', "*2\\r\\n\$15\\r\\n$cursor\\r\\n\$$len\\r\\n$keys{$what}\\r\\n" ]);
 	is($session->run($list)->{out}, 'job held', "a list $what ends");
 }
+
+# ---- a counter that a forced release does not raise ----
+
+$hostile->obey([ '^EVAL', 'edit', ':1\\r\\n$16\\r\\n1', ':1\\r\\n$16\\r\\n0' ]);
+is($session->run("SELECT redlock_force_release('job') LIKE 'cluster=%'")->{out}, 't', 'a forced release');
+is($session->query("SELECT redlock_is_locked('job')"), 'f', 'the lock is free');
 $session->quit;
 done_testing();
