@@ -36,7 +36,7 @@ my $needs = of_commit('docs/compatibility.md');
 my ($commit, $time) = split ' ', qx(git show -s --format='%H %ct' HEAD);
 my $authors = $meta->{maintainer}[0] =~ s/ <.*//r;
 my %whole = (
-	SPDXID => 'SPDXRef-redlock_pg',
+	SPDXID => 'SPDXRef-whole',
 	name => $meta->{name},
 	versionInfo => $meta->{version},
 	description => $meta->{abstract},

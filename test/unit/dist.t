@@ -83,6 +83,7 @@ my $meta = decode_json($content{'META.json'});
 is($bill->{spdxVersion}, 'SPDX-2.3', 'the archive has a bill of materials');
 is($bill->{creationInfo}{created}, '2001-09-09T01:46:40Z', '... with the time of the commit');
 is("$whole->{name} $whole->{versionInfo}", "$meta->{name} $meta->{version}", '... for this version');
+is_deeply([ grep { !/^SPDXRef-[A-Za-z0-9.\-]+$/ } map { $_->{SPDXID} } $whole, @libraries ], [], '... with ids as SPDX wants them');
 is(scalar @{ $bill->{relationships} }, 1 + @libraries, '... with a relation for each package');
 is_deeply([ grep { !/^>= [\d.]+\d$/ } map { $_->{versionInfo} } @libraries ], [], '... with versions');
 
