@@ -4,8 +4,9 @@
 \echo Use "ALTER EXTENSION redlock_pg UPDATE TO '0.2.0'" to load this file. \quit
 
 -- These three have further arguments.  Functions with other arguments are other functions, so the
--- privileges of the old ones are given to the new ones.  redlock_acquire_all, redlock_lock and the
--- functions for detached locks get those of redlock_acquire, redlock_try_all those of redlock_try.  Names are qualified and members of the extension, as others may have objects of
+-- privileges of the old ones are given to the new ones.  redlock_acquire_all, redlock_lock,
+-- redlock_release_wanted and the functions for detached locks get those of redlock_acquire,
+-- redlock_try_all those of redlock_try.  Names are qualified and members of the extension, as others may have objects of
 -- the same names in its schema.
 CREATE TEMPORARY TABLE redlock_update AS
     SELECT proname, proowner, proacl
@@ -147,6 +148,13 @@ LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
 COMMENT ON FUNCTION redlock_attach(text, bigint) IS
 'Makes this transaction rely on a detached lock of this server: the transaction commits only if the lease is valid then, and redlock_check, redlock_token and redlock_fence work as for a lock of the session';
 
+CREATE FUNCTION redlock_release_wanted(resource text)
+RETURNS boolean
+AS 'MODULE_PATHNAME', 'redlock_release_wanted'
+LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
+COMMENT ON FUNCTION redlock_release_wanted(text) IS
+'Returns whether an operator has called redlock_ask_release for the lock since this session got the lock; fails if the session does not hold the lock, or if the lease was lost. Reads shared memory only: for loops of long jobs';
+
 --
 -- Looking at a lock
 --
@@ -202,6 +210,14 @@ COMMENT ON FUNCTION redlock_inspect(text) IS
 'Returns what each node keeps of the lock on a resource. For support: the value has the secret of the lease';
 REVOKE EXECUTE ON FUNCTION redlock_inspect(text) FROM PUBLIC;
 
+CREATE FUNCTION redlock_ask_release(resource text)
+RETURNS text
+AS 'MODULE_PATHNAME', 'redlock_ask_release'
+LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
+COMMENT ON FUNCTION redlock_ask_release(text) IS
+'Asks the holder of the lock on a resource, on any host, to release the lock: redlock_release_wanted tells the holder, and an idle lock is released at once. Does not wait for the release. Returns the description of the holder, or NULL if nobody holds the lock. For operators';
+REVOKE EXECUTE ON FUNCTION redlock_ask_release(text) FROM PUBLIC;
+
 CREATE FUNCTION redlock_force_release(resource text)
 RETURNS text
 AS 'MODULE_PATHNAME', 'redlock_force_release'
@@ -221,7 +237,7 @@ BEGIN
           JOIN pg_proc p ON u.proname = CASE WHEN p.prosrc IN ('redlock_acquire_all', 'redlock_lock',
                                                                    'redlock_release_detached',
                                                                    'redlock_check_detached', 'redlock_extend',
-                                                                   'redlock_attach')
+                                                                   'redlock_attach', 'redlock_release_wanted')
                                                   THEN 'redlock_acquire'
                                                   WHEN p.prosrc = 'redlock_try_all' THEN 'redlock_try'
                                                   ELSE p.proname END

@@ -138,6 +138,13 @@ LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
 COMMENT ON FUNCTION redlock_token(text) IS
 'Returns the fencing token of a lock of this session, or NULL if the session does not hold the lock. See redlock_check for whether the lease is still valid';
 
+CREATE FUNCTION redlock_release_wanted(resource text)
+RETURNS boolean
+AS 'MODULE_PATHNAME', 'redlock_release_wanted'
+LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
+COMMENT ON FUNCTION redlock_release_wanted(text) IS
+'Returns whether an operator has called redlock_ask_release for the lock since this session got the lock; fails if the session does not hold the lock, or if the lease was lost. Reads shared memory only: for loops of long jobs';
+
 --
 -- Looking at a lock
 --
@@ -192,6 +199,14 @@ LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL RESTRICTED;
 COMMENT ON FUNCTION redlock_inspect(text) IS
 'Returns what each node keeps of the lock on a resource. For support: the value has the secret of the lease';
 REVOKE EXECUTE ON FUNCTION redlock_inspect(text) FROM PUBLIC;
+
+CREATE FUNCTION redlock_ask_release(resource text)
+RETURNS text
+AS 'MODULE_PATHNAME', 'redlock_ask_release'
+LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
+COMMENT ON FUNCTION redlock_ask_release(text) IS
+'Asks the holder of the lock on a resource, on any host, to release the lock: redlock_release_wanted tells the holder, and an idle lock is released at once. Does not wait for the release. Returns the description of the holder, or NULL if nobody holds the lock. For operators';
+REVOKE EXECUTE ON FUNCTION redlock_ask_release(text) FROM PUBLIC;
 
 CREATE FUNCTION redlock_force_release(resource text)
 RETURNS text
