@@ -281,7 +281,10 @@ CREATE FUNCTION redlock_lock_rows(OUT resource text, OUT state text,
                                   OUT since timestamptz, OUT held_by text,
                                   OUT gate_classid oid, OUT gate_objid oid,
                                   OUT role oid, OUT until timestamptz,
-                                  OUT permit integer, OUT mode text)
+                                  OUT permit integer, OUT mode text,
+                                  OUT holder_cluster_name text, OUT holder_host text,
+                                  OUT holder_database text, OUT holder_role text,
+                                  OUT holder_pid integer)
 RETURNS SETOF record
 AS 'MODULE_PATHNAME', 'redlock_lock_rows'
 LANGUAGE C VOLATILE PARALLEL RESTRICTED;
@@ -293,7 +296,8 @@ CREATE OR REPLACE VIEW redlock_locks AS
     WITH l AS MATERIALIZED (SELECT * FROM redlock_lock_rows())
     SELECT resource, state, scope, pid, d.datname AS database, token,
            valid_for, ttl, since, held_by,
-           pg_catalog.pg_get_userbyid(l.role) AS role, until, permit, mode
+           pg_catalog.pg_get_userbyid(l.role) AS role, until, permit, mode,
+           holder_cluster_name, holder_host, holder_database, holder_role, holder_pid
       FROM l LEFT JOIN pg_catalog.pg_database d ON d.oid = l.database
     UNION ALL
     -- sessions queued behind another session of this server.  Some of these have entered the
@@ -301,7 +305,8 @@ CREATE OR REPLACE VIEW redlock_locks AS
     -- a lock
     SELECT DISTINCT l.resource, 'queued', NULL, g.pid, NULL::name, NULL::bigint,
            NULL::interval, NULL::interval, g.waitstart, NULL, NULL::name, NULL::timestamptz, NULL::integer,
-           CASE g.mode WHEN 'ShareLock' THEN 'shared' ELSE 'exclusive' END
+           CASE g.mode WHEN 'ShareLock' THEN 'shared' ELSE 'exclusive' END,
+           NULL, NULL, NULL, NULL, NULL::integer
       FROM pg_catalog.pg_locks g
       JOIN l ON g.classid = l.gate_classid AND g.objid = l.gate_objid
      WHERE g.locktype = 'userlock' AND g.database = 0 AND g.objsubid = 0
@@ -408,6 +413,16 @@ COMMENT ON COLUMN redlock_locks.permit IS
 'Number of the permit, of a lock with permits; null of other locks, and while waiting for any permit';
 COMMENT ON COLUMN redlock_locks.mode IS
 'exclusive or shared. A held shared lock has a row for each reader of this server';
+COMMENT ON COLUMN redlock_locks.holder_cluster_name IS
+'From held_by: cluster_name of the holder''s server';
+COMMENT ON COLUMN redlock_locks.holder_host IS
+'From held_by: machine of the holder';
+COMMENT ON COLUMN redlock_locks.holder_database IS
+'From held_by: database of the holder';
+COMMENT ON COLUMN redlock_locks.holder_role IS
+'From held_by: role of the holder';
+COMMENT ON COLUMN redlock_locks.holder_pid IS
+'From held_by: process of the holder; null of a detached lock';
 
 COMMENT ON COLUMN redlock_nodes.last_error_at IS
 'Latest time of last_error; earlier than "since" if the node has come back';

@@ -53,7 +53,7 @@ sub release
 	return;
 }
 
-# Publishes to host a what a host would, with | in place of each NUL.  By one node, so in order.
+# Publishes a message to host a, with a NUL in place of each |.  One node keeps the order.
 my $channel = "redlock:\\0host:" . host_id($host_a);
 
 sub forge

@@ -136,8 +136,8 @@ extern size_t script_host_channel(uint64 host, char channel[SCRIPT_CHANNEL_SIZE]
 /*
  * These write a message for another host, and return its length: a request for a lock, as a node
  * publishes when it refuses an acquire (waited_us -1: a try); that the lock was released by force;
- * that an operator asks for the release (`ask`: a random number); a probe, for the lock `key`; and, as a node publishes at a release, that the lock is free, and
- * which permit is.
+ * that an operator asks for the release (`ask`: a random number); a probe, for the lock `key`; and,
+ * as a node publishes at a release, that the lock is free, and which permit is.
  */
 extern size_t script_write_want(char text[SCRIPT_WANT_MAX], const char *key, size_t key_len,
 								uint64 host, int64 waited_us, bool shared);
@@ -175,7 +175,7 @@ typedef struct ScriptMessage
 	bool shared;     /* WANT: the waiter is known to be a reader */
 	const char *key; /* WANT, FORCED, ASK */
 	size_t key_len;
-	uint64 ask; /* ASK: the number, the same in the copies of all nodes */
+	uint64 ask;        /* ASK: the number, the same in the copies of all nodes */
 	ScriptProbe probe; /* PROBE */
 } ScriptMessage;
 

@@ -2,8 +2,8 @@
  * ask_release.c
  *		Asking the holder of a lock to release the lock; see ask_release.h.
  *
- * The session looks at the lock first, so that an error, and the log, come before the ask.  Then
- * the broker looks again, and publishes the ask to the hosts that the nodes name.
+ * The session looks at the lock first: an error, or the line in the log, comes before the ask.
+ * Then the broker looks again, and publishes the ask to all hosts with a key of the lock.
  */
 #include "postgres.h"
 

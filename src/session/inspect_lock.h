@@ -21,7 +21,7 @@ extern InspectAnswer *inspect_lock(const LockName *name);
  */
 extern void inspect_key(const LockName *name, InspectQuestion *question, InspectAnswer *answer);
 
-/* Sets the key of `question`: of the lock, or of one of its permits.  permit 0: of the lock. */
+/* Sets the key of `question` to the key of the lock (permit 0), or of a permit. */
 extern void inspect_set_key(InspectQuestion *question, const LockName *name, int permit);
 
 /* Does a node tell that this permit is taken? */
