@@ -13,6 +13,7 @@
 #include "utils/timestamp.h"
 
 #include "protocol/permits.h"
+#include "protocol/scopes.h"
 #include "shared/guc.h"
 #include "shared/lease.h"
 #include "shared/text.h"
@@ -34,6 +35,7 @@ static void check_name_with_permits(const LockName *name);
 static bool get_shared(FunctionCallInfo fcinfo, int arg);
 static int get_ttl_ms(FunctionCallInfo fcinfo, int arg);
 static LockScope get_scope(FunctionCallInfo fcinfo, int arg);
+static void check_scope(LockScope scope);
 static inline bool says(const text *given, const char *word);
 
 /* Only a session's own process knows the session's locks. */
@@ -200,6 +202,7 @@ get_terms(FunctionCallInfo fcinfo, const TermArguments *at, Terms given, LockReq
 
 	terms->ttl_ms = get_ttl_ms(fcinfo, at->ttl);
 	terms->scope = at->scope > 0 ? get_scope(fcinfo, at->scope) : SCOPE_CALL;
+	check_scope(terms->scope);
 	get_hold_limits(fcinfo, at->hold_limits, terms);
 	terms->shared = is_argument(fcinfo, at->mode) && get_shared(fcinfo, at->mode);
 	if (is_argument(fcinfo, at->permits))
@@ -470,10 +473,23 @@ get_scope(FunctionCallInfo fcinfo, int arg)
 	if (PG_GETARG_OID(arg) == last_value)
 		return last_scope;
 	label = DatumGetCString(DirectFunctionCall1(enum_out, PG_GETARG_DATUM(arg)));
+	if (!scope_find(label, strlen(label), &last_scope))
+		elog(ERROR, "unknown scope of a redlock: \"%s\"", label);
 	last_value = PG_GETARG_OID(arg);
-	last_scope = strcmp(label, "session") == 0    ? SCOPE_SESSION
-				 : strcmp(label, "call") == 0     ? SCOPE_CALL
-				 : strcmp(label, "detached") == 0 ? SCOPE_DETACHED
-												  : SCOPE_TRANSACTION;
 	return last_scope;
+}
+
+/* The scope that a call asks for counts, also if the session holds the lock at another scope. */
+static void
+check_scope(LockScope scope)
+{
+	if (redlock_allowed_scopes & SCOPE_IN_SET(scope))
+		return;
+	ereport(ERROR,
+			(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+			 errmsg("permission denied for redlocks at scope \"%s\"", scope_name(scope)),
+			 errdetail("redlock.allowed_scopes of this session is \"%s\".",
+					   GetConfigOptionByName("redlock.allowed_scopes", NULL, false)),
+			 errhint("Call redlock_acquire or redlock_try at an allowed scope, or let a superuser "
+					 "add the scope to redlock.allowed_scopes of the role or database.")));
 }
