@@ -50,6 +50,7 @@ DO $$ BEGIN CALL redlock_lock('a', scope => 'call'); END $$;
 DO $$ BEGIN PERFORM redlock_acquire('a', scope => 'call'); END $$;
 SELECT redlock_acquire('a', scope => 'detached', hold_at_most => '1 min');
 SELECT redlock_try_all(ARRAY['a', 'b'], scope => 'detached', hold_at_most => '1 min');
+SELECT redlock_try_detached('a', '1 min');
 \set VERBOSITY default
 -- no lock and no run came of it
 SELECT count(*) FROM redlock_locks WHERE state <> 'releasing';

@@ -13,9 +13,9 @@ CREATE ROLE regress_redlock_yes;
 -- The statement of docs/how-to/permissions.md.
 REVOKE EXECUTE ON ROUTINE
     redlock_acquire, redlock_acquire_all, redlock_try, redlock_try_all,
-    redlock_run, redlock_lock, redlock_release(text), redlock_release(text, bigint),
-    redlock_release_all, redlock_check(text), redlock_check(text, bigint),
-    redlock_extend, redlock_attach, redlock_token, redlock_fence FROM PUBLIC;
+    redlock_try_detached, redlock_run, redlock_lock, redlock_release(text),
+    redlock_release(text, bigint), redlock_release_all, redlock_check(text),
+    redlock_check(text, bigint), redlock_extend, redlock_attach, redlock_token, redlock_fence FROM PUBLIC;
 
 -- Nothing is left to PUBLIC but what the views read.
 SELECT p.proname, p.prokind
@@ -53,9 +53,9 @@ SELECT redlock_release('held');
 -- one with GRANT EXECUTE can do all that was revoked
 GRANT EXECUTE ON ROUTINE
     redlock_acquire, redlock_acquire_all, redlock_try, redlock_try_all,
-    redlock_run, redlock_lock, redlock_release(text), redlock_release(text, bigint),
-    redlock_release_all, redlock_check(text), redlock_check(text, bigint),
-    redlock_extend, redlock_attach, redlock_token, redlock_fence TO regress_redlock_yes;
+    redlock_try_detached, redlock_run, redlock_lock, redlock_release(text),
+    redlock_release(text, bigint), redlock_release_all, redlock_check(text),
+    redlock_check(text, bigint), redlock_extend, redlock_attach, redlock_token, redlock_fence TO regress_redlock_yes;
 SET ROLE regress_redlock_yes;
 SELECT redlock_acquire('a', scope => 'session') > 0, redlock_try('a', scope => 'session');
 SELECT redlock_fence('a') = redlock_token('a'), redlock_check('a') > '0';

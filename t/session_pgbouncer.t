@@ -104,11 +104,10 @@ wait_until(sub { -S "$dir/.s.PGSQL.$port" }, 'pgbouncer listens') or BAIL_OUT(sl
 append_to_file("$dir/app.sql", <<'SQL');
 SELECT redlock_acquire('own ' || :client_id, scope => 'detached', hold_at_most => '1 min') AS token \gset
 \set shared :client_id % 20
-SELECT redlock_try('shared ' || :shared, scope => 'detached', hold_at_most => '10 min') AS got \gset
+SELECT coalesce(redlock_try_detached('shared ' || :shared, '10 min'), 0) AS other \gset
 SELECT demand(redlock_check('own ' || :client_id, :token) > '0', 'own is valid');
 SELECT demand(redlock_extend('own ' || :client_id, :token, '10 min') > now() + '9 min', 'own is extended');
-\if :got
-SELECT token AS other FROM redlock_locks WHERE resource = 'shared ' || :shared AND scope = 'detached' AND state = 'held' \gset
+\if :other > 0
 INSERT INTO inside VALUES ('shared ' || :shared);
 BEGIN;
 SELECT redlock_attach('shared ' || :shared, :other);

@@ -28,7 +28,7 @@ static bool is_list(const char *name);
 static const char *which_name(int element);
 static bool is_argument(FunctionCallInfo fcinfo, int arg);
 static int64 get_wait_ms(FunctionCallInfo fcinfo, int arg);
-static void get_hold_limits(FunctionCallInfo fcinfo, int arg, LeaseTerms *terms);
+static void get_hold_limits(FunctionCallInfo fcinfo, const TermArguments *at, LeaseTerms *terms);
 static int get_keep_idle_ms(FunctionCallInfo fcinfo, int arg);
 static int get_permits(FunctionCallInfo fcinfo, int arg);
 static void check_name_with_permits(const LockName *name);
@@ -201,9 +201,9 @@ get_terms(FunctionCallInfo fcinfo, const TermArguments *at, Terms given, LockReq
 	bool says_keep_idle = is_argument(fcinfo, at->keep_idle) && !PG_ARGISNULL(at->keep_idle);
 
 	terms->ttl_ms = get_ttl_ms(fcinfo, at->ttl);
-	terms->scope = at->scope > 0 ? get_scope(fcinfo, at->scope) : SCOPE_CALL;
+	terms->scope = at->scope > 0 ? get_scope(fcinfo, at->scope) : at->only_scope;
 	check_scope(terms->scope);
-	get_hold_limits(fcinfo, at->hold_limits, terms);
+	get_hold_limits(fcinfo, at, terms);
 	terms->shared = is_argument(fcinfo, at->mode) && get_shared(fcinfo, at->mode);
 	if (is_argument(fcinfo, at->permits))
 		request->permits = get_permits(fcinfo, at->permits);
@@ -222,8 +222,8 @@ get_terms(FunctionCallInfo fcinfo, const TermArguments *at, Terms given, LockReq
 	if (request->permits > 0)
 		check_name_with_permits(&request->names[0]);
 	if (terms->scope == SCOPE_DETACHED)
-		check_max_hold(fcinfo, at->hold_limits + 1, "hold_at_most",
-					   get_hold_us(fcinfo, at->hold_limits + 1, "hold_at_most"));
+		check_max_hold(fcinfo, at->hold_at_most, "hold_at_most",
+					   get_hold_us(fcinfo, at->hold_at_most, "hold_at_most"));
 	if (!says_keep_idle && terms_allow(given, TERM_KEEP_IDLE))
 	{
 		terms->keep_idle_ms = redlock_keep_idle_ms;
@@ -281,17 +281,14 @@ get_wait_ms(FunctionCallInfo fcinfo, int arg)
 	return (us + 999) / 1000;
 }
 
-/*
- * Reads hold_at_least, and the next argument, hold_at_most, in whole milliseconds: the first is
- * rounded up, the second down.
- */
+/* Reads hold_at_least, rounded up to whole milliseconds, and hold_at_most, rounded down. */
 static void
-get_hold_limits(FunctionCallInfo fcinfo, int arg, LeaseTerms *terms)
+get_hold_limits(FunctionCallInfo fcinfo, const TermArguments *at, LeaseTerms *terms)
 {
-	int64 least_us = get_hold_us(fcinfo, arg, "hold_at_least");
-	int64 most_us = get_hold_us(fcinfo, arg + 1, "hold_at_most");
+	int64 least_us = get_hold_us(fcinfo, at->hold_at_least, "hold_at_least");
+	int64 most_us = get_hold_us(fcinfo, at->hold_at_most, "hold_at_most");
 
-	check_max_hold(fcinfo, arg, "hold_at_least", least_us);
+	check_max_hold(fcinfo, at->hold_at_least, "hold_at_least", least_us);
 	if (most_us > DURATION_MAX_MS * INT64CONST(1000))
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
