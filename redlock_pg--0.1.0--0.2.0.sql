@@ -6,8 +6,8 @@
 -- These three have further arguments.  Functions with other arguments are other functions, so the
 -- privileges of the old ones are given to the new ones.  redlock_acquire_all, redlock_lock,
 -- redlock_release_wanted and the functions for detached locks get those of redlock_acquire,
--- redlock_try_all those of redlock_try.  Names are qualified and members of the extension, as others may have objects of
--- the same names in its schema.
+-- redlock_try_all and redlock_try_detached those of redlock_try.  Names are qualified and members of
+-- the extension, as others may have objects of the same names in its schema.
 CREATE TEMPORARY TABLE redlock_update AS
     SELECT proname, proowner, proacl
       FROM pg_catalog.pg_depend d JOIN pg_catalog.pg_extension e ON e.oid = d.refobjid
@@ -77,6 +77,17 @@ AS 'MODULE_PATHNAME', 'redlock_try_all'
 LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
 COMMENT ON FUNCTION redlock_try_all(text[], interval, redlock_scope, interval, interval, interval, text, interval) IS
 'Acquires the distributed locks on up to 64 resources if all locks are free, or get free within "wait" (zero by default; NULL: without end), and returns true; returns false, and acquires no lock, if another session holds one of the locks or asked first';
+
+CREATE FUNCTION redlock_try_detached(resource text,
+                                     hold_at_most interval,
+                                     wait interval DEFAULT '0',
+                                     ttl interval DEFAULT NULL,
+                                     hold_at_least interval DEFAULT NULL)
+RETURNS bigint
+AS 'MODULE_PATHNAME', 'redlock_try_detached'
+LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
+COMMENT ON FUNCTION redlock_try_detached(text, interval, interval, interval, interval) IS
+'Acquires the distributed lock on a resource as redlock_try does, at the scope "detached", and returns the token that checks, extends and releases the lock; returns NULL if another session holds the lock or asked first';
 
 DROP PROCEDURE redlock_run(text, text, interval, interval, interval, interval);
 CREATE PROCEDURE redlock_run(resource text, command text,
@@ -239,7 +250,8 @@ BEGIN
                                                                    'redlock_check_detached', 'redlock_extend',
                                                                    'redlock_attach', 'redlock_release_wanted')
                                                   THEN 'redlock_acquire'
-                                                  WHEN p.prosrc = 'redlock_try_all' THEN 'redlock_try'
+                                                  WHEN p.prosrc IN ('redlock_try_all', 'redlock_try_detached')
+                                                  THEN 'redlock_try'
                                                   ELSE p.proname END
           -- others may have functions of these names, too
           JOIN pg_depend d ON d.classid = 'pg_proc'::regclass AND d.objid = p.oid AND d.deptype = 'e'

@@ -74,6 +74,17 @@ LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
 COMMENT ON FUNCTION redlock_try_all(text[], interval, redlock_scope, interval, interval, interval, text, interval) IS
 'Acquires the distributed locks on up to 64 resources if all locks are free, or get free within "wait" (zero by default; NULL: without end), and returns true; returns false, and acquires no lock, if another session holds one of the locks or asked first';
 
+CREATE FUNCTION redlock_try_detached(resource text,
+                                     hold_at_most interval,
+                                     wait interval DEFAULT '0',
+                                     ttl interval DEFAULT NULL,
+                                     hold_at_least interval DEFAULT NULL)
+RETURNS bigint
+AS 'MODULE_PATHNAME', 'redlock_try_detached'
+LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
+COMMENT ON FUNCTION redlock_try_detached(text, interval, interval, interval, interval) IS
+'Acquires the distributed lock on a resource as redlock_try does, at the scope "detached", and returns the token that checks, extends and releases the lock; returns NULL if another session holds the lock or asked first';
+
 CREATE FUNCTION redlock_release(resource text)
 RETURNS boolean
 AS 'MODULE_PATHNAME', 'redlock_release'

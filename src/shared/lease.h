@@ -107,6 +107,7 @@
 #include "protocol/core.h"
 #include "protocol/entry.h"
 #include "protocol/lua.h"
+#include "protocol/scopes.h"
 #include "protocol/settling.h"
 #include "protocol/standing.h"
 #include "protocol/steps.h"
@@ -128,16 +129,6 @@ typedef enum LeaseCompany
 						 * the owner may have to release its later locks */
 	LEASE_AMONG_REFUSED /* ... refused: another host holds this lock, or has a claim to go first */
 } LeaseCompany;
-
-typedef enum LockScope
-{
-	SCOPE_TRANSACTION, /* released after commit or abort, or after
-						* ROLLBACK TO an earlier savepoint */
-	SCOPE_CALL,        /* survives the COMMITs of a procedure; released at the end of
-						* the transaction in which the outermost CALL or DO ends */
-	SCOPE_SESSION,     /* until release, DISCARD ALL, or the end of the session */
-	SCOPE_DETACHED     /* until release by token, or the end of hold_at_most */
-} LockScope;
 
 typedef struct Lease
 {

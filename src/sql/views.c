@@ -17,6 +17,7 @@
 #include "utils/tuplestore.h"
 
 #include "protocol/permits.h"
+#include "protocol/scopes.h"
 #include "session/ask_hosts.h"
 #include "session/encoding.h"
 #include "session/gate.h"
@@ -53,7 +54,6 @@ static bool reader_rows(Tuplestorestate *rows, TupleDesc desc, const Lease *leas
 static void holder_columns(const char *held_by, Datum *values, bool *nulls);
 static void text_column(const char *utf8, Datum *value, bool *null);
 static TimestampTz idle_since(Lease *lease);
-static const char *scope_name(LockScope scope);
 static const char *lease_state_name(Lease *lease);
 static void node_row(Tuplestorestate *rows, TupleDesc desc, NodeStatus *status);
 static Datum counter_datum(LeaseCounter counter);
@@ -198,23 +198,6 @@ idle_since(Lease *lease)
 		lease->keep_idle_ms > 0 ? lease->keep_idle_ms * INT64CONST(1000) : PERMITS_PASS_US;
 
 	return GetCurrentTimestamp() - (redlock_clock_us() - (until_us - idle_us));
-}
-
-static const char *
-scope_name(LockScope scope)
-{
-	switch (scope)
-	{
-		case SCOPE_TRANSACTION:
-			return "transaction";
-		case SCOPE_CALL:
-			return "call";
-		case SCOPE_SESSION:
-			return "session";
-		case SCOPE_DETACHED:
-			return "detached";
-	}
-	return NULL;
 }
 
 static const char *
