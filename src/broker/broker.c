@@ -298,7 +298,8 @@ on_answer(RedisNode *node, const InFlight *sent, const ScriptAnswer *answer, int
 
 	node_stats_answered(node->index, now_us - sent->sent_us);
 	if (answer->reply >= CORE_REPLY_ERROR && !lacks_script)
-		node_stats_count(&node_stats[node->index].errors[node_error_class(answer->text, false, false)]);
+		node_stats_count(
+			&node_stats[node->index].errors[node_error_class(answer->text, false, false)]);
 	if (!driver_on_answer(driver, node->index, &sent->command, lacks_script, now_us))
 		return;
 	if (!lacks_script)

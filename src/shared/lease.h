@@ -164,9 +164,9 @@ typedef struct Lease
 	bool is_queue;         /* the lock is a queue for permits; its holder waits for a permit */
 	uint16 permits;        /* a permit, or a queue: of a lock with this many permits; else 0 */
 
-	int stats_place;       /* (T) place in the statistics of resources, or RESOURCE_STATS_NONE */
-	int64 wait_began_us;   /* start of the request; (t) until the grant */
-	int64 held_since_us;   /* (T) 0: no holder */
+	int stats_place;     /* (T) place in the statistics of resources, or RESOURCE_STATS_NONE */
+	int64 wait_began_us; /* start of the request; (t) until the grant */
+	int64 held_since_us; /* (T) 0: no holder */
 
 	int next_named; /* (T) next entry number in the bucket, or -1 */
 	int next_free;  /* (f) entry number, or -1 */

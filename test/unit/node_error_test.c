@@ -35,8 +35,7 @@ test_states(void)
 	ok(node_error_class("it is a replica", false, true) == NODE_ERROR_REFUSAL, "an unfit node");
 	ok(node_error_class("Name or service not known", true, false) == NODE_ERROR_CONNECTION,
 	   "no address");
-	ok(node_error_class("MISCONF Errors writing to the AOF file", false, false) ==
-		   NODE_ERROR_OTHER,
+	ok(node_error_class("MISCONF Errors writing to the AOF file", false, false) == NODE_ERROR_OTHER,
 	   "a failed write to disk");
 	ok(node_error_class("", false, false) == NODE_ERROR_OTHER, "no text");
 }
