@@ -238,7 +238,7 @@ wait_for_event(int64_t at_us)
 	}
 }
 
-/* Lets the keeper release the lock, and waits for its end.  Kills a keeper that is late. */
+/* Lets the keeper release the lock, waits for the keeper's end, and kills a late keeper. */
 static void
 end_keeper(void)
 {

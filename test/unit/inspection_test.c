@@ -2,7 +2,7 @@
  * inspection_test.c
  *		Unit tests of what a majority of nodes says of a lock, src/protocol/inspection.c.
  *
- * Protects from: a lock shown as free, which its holder still has; a minority that decides.
+ * Protects from: a held lock shown as free; a verdict by a minority.
  */
 #include <stdio.h>
 #include <string.h>
