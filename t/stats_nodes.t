@@ -1,8 +1,8 @@
 # The view redlock_stat_nodes: what the broker counts of each node.
 #
-# Protects from: commands, answers or errors that are not counted, are counted twice or in the wrong
-# class; a histogram that does not add up; counts lost with the broker; a reset that leaves counts,
-# or that a role without the right calls.
+# Protects from: commands, answers or errors not counted, counted twice, or counted in the wrong
+# class; a histogram with another sum; counts lost with the broker; counts left by a reset; a new
+# node with the counts of another node.
 
 use strict;
 use warnings;

@@ -1,8 +1,8 @@
 # The view redlock_stat_resources: how sessions acquired, awaited and held each lock.
 #
-# Protects from: an acquisition, a refusal or a time that is not counted, or is counted twice or in
-# another column; counts lost with the broker; counts that a reset leaves; a table that grows with
-# the number of names; a busy lock pushed out by many locks that are used once.
+# Protects from: an acquisition, a refusal or a time not counted, counted twice, or counted in
+# another column; counts lost with the broker; counts left by a reset; a table growing with the
+# number of names; a busy lock pushed out by many locks with a single use.
 
 use strict;
 use warnings;
@@ -85,6 +85,10 @@ $_->query("SELECT redlock_acquire('shared', scope => 'session', mode => 'shared'
 is(stat_of('shared', $counts), '1|0|0|2|0|0|0|0', 'two readers join the first');
 $_->query("SELECT redlock_release('shared')") foreach $s, $t, $u;
 is_counted('shared', '1|0|0|2|0|0|0|0|1|1', 'one hold, from the first reader to the last');
+
+$s->query("SELECT redlock_acquire('kept', scope => 'session', mode => 'shared', keep_idle => '1 min'), redlock_release('kept')")
+  foreach 1 .. 3;
+is_counted('kept', '1|0|2|0|0|0|0|0|3|3', 'an idle shared lease is taken twice');
 
 my $token = $s->query("SELECT redlock_acquire('detached', scope => 'detached', hold_at_most => '1 min')");
 $t->query("SELECT redlock_release('detached', $token)");

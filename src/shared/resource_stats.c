@@ -2,9 +2,9 @@
  * resource_stats.c
  *		Counts and times of the most used resources; see resource_stats.h.
  *
- * A new name begins with the usage of the name whose place it takes (the algorithm Space-Saving).
- * So a name that is used more often than one in sixteen of the events of its set stays in the
- * table.  Many names that are used once each push each other out, and no busy name.
+ * A new name begins with the usage of the name before it in the place (the algorithm
+ * Space-Saving).  So a name with more than a sixteenth of the events of its set stays in the table.
+ * Names with a single use push each other out, and no busy name.
  */
 #include "postgres.h"
 

@@ -1,7 +1,7 @@
 /*
  * resource_stats.h
- *		Shared memory: what the sessions of this server have had to do with the resources that they
- *		use most; the rows of redlock_stat_resources.
+ *		Shared memory: counts and times of the most used resources of this server, for the view
+ *		redlock_stat_resources.
  *
  * A place is found by the hash of the lock's name.  The table has sets of a few places, and a name
  * can be in one set only.  In a full set a new name takes the place of the least used name.
