@@ -556,6 +556,124 @@ GRANT SELECT ON redlock_roles TO PUBLIC;
 GRANT EXECUTE ON FUNCTION redlock_node_list_rows, redlock_role_rows, redlock_unsettled_row
     TO PUBLIC;
 
+-- Statistics.
+
+CREATE FUNCTION redlock_stat_node_rows(OUT node text, OUT commands bigint, OUT answers bigint,
+                                       OUT timeouts bigint, OUT connection_errors bigint,
+                                       OUT refusals bigint, OUT memory_errors bigint,
+                                       OUT other_errors bigint, OUT connects bigint,
+                                       OUT quarantines bigint,
+                                       OUT total_answer_time double precision,
+                                       OUT max_answer_time double precision,
+                                       OUT answer_histogram bigint[], OUT memory_used bigint,
+                                       OUT stats_reset timestamptz)
+RETURNS SETOF record
+AS 'MODULE_PATHNAME', 'redlock_stat_node_rows'
+LANGUAGE C VOLATILE PARALLEL RESTRICTED;
+COMMENT ON FUNCTION redlock_stat_node_rows() IS
+'Counts and answer times of the nodes; read them through the view redlock_stat_nodes';
+
+CREATE FUNCTION redlock_stat_resource_rows(OUT resource text, OUT permit integer,
+                                           OUT from_nodes bigint, OUT handed_over bigint,
+                                           OUT from_idle bigint, OUT joined bigint,
+                                           OUT refused bigint, OUT timed_out bigint,
+                                           OUT lost bigint, OUT deadlocks bigint,
+                                           OUT total_wait_time double precision,
+                                           OUT max_wait_time double precision,
+                                           OUT wait_histogram bigint[],
+                                           OUT total_hold_time double precision,
+                                           OUT max_hold_time double precision,
+                                           OUT hold_histogram bigint[],
+                                           OUT stats_since timestamptz)
+RETURNS SETOF record
+AS 'MODULE_PATHNAME', 'redlock_stat_resource_rows'
+LANGUAGE C VOLATILE PARALLEL RESTRICTED;
+COMMENT ON FUNCTION redlock_stat_resource_rows() IS
+'Counts and times of the most used resources; read them through the view redlock_stat_resources';
+
+CREATE FUNCTION redlock_stat_reset()
+RETURNS void
+AS 'MODULE_PATHNAME', 'redlock_stat_reset'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION redlock_stat_reset() IS
+'Sets the counts and times of redlock_stat_nodes and redlock_stat_resources to zero. For operators';
+REVOKE EXECUTE ON FUNCTION redlock_stat_reset() FROM PUBLIC;
+
+CREATE VIEW redlock_stat_nodes AS SELECT * FROM redlock_stat_node_rows();
+COMMENT ON VIEW redlock_stat_nodes IS
+'Commands of this server to each node, the errors, and the times of the answers, since stats_reset';
+COMMENT ON COLUMN redlock_stat_nodes.node IS
+'Address, without user and password';
+COMMENT ON COLUMN redlock_stat_nodes.commands IS
+'Commands on locks that the broker sent';
+COMMENT ON COLUMN redlock_stat_nodes.answers IS
+'Answers to these commands, also errors';
+COMMENT ON COLUMN redlock_stat_nodes.timeouts IS
+'Connections that the broker closed or did not get, since no answer came in time';
+COMMENT ON COLUMN redlock_stat_nodes.connection_errors IS
+'Connections that broke or failed, without timeouts';
+COMMENT ON COLUMN redlock_stat_nodes.refusals IS
+'Handshakes and commands that the node refused by password or rights, and handshakes with a node that must not vote';
+COMMENT ON COLUMN redlock_stat_nodes.memory_errors IS
+'Commands that failed because the node was full';
+COMMENT ON COLUMN redlock_stat_nodes.other_errors IS
+'All other errors: redlock_nodes.last_error has the latest error';
+COMMENT ON COLUMN redlock_stat_nodes.connects IS
+'Connections that the node accepted, with all checks';
+COMMENT ON COLUMN redlock_stat_nodes.quarantines IS
+'Quarantines that began';
+COMMENT ON COLUMN redlock_stat_nodes.total_answer_time IS
+'Sum of the times from each command to its answer, in milliseconds';
+COMMENT ON COLUMN redlock_stat_nodes.max_answer_time IS
+'Longest time from a command to its answer, in milliseconds';
+COMMENT ON COLUMN redlock_stat_nodes.answer_histogram IS
+'Element n counts the answers after at least 2^(n-1) and less than 2^n microseconds; the first also faster, the last also slower answers';
+COMMENT ON COLUMN redlock_stat_nodes.memory_used IS
+'Bytes of memory that the node uses now; null if the node does not tell';
+COMMENT ON COLUMN redlock_stat_nodes.stats_reset IS
+'Start of the counts: redlock_stat_reset, the start of the server, or the first use of the node';
+
+CREATE VIEW redlock_stat_resources AS SELECT * FROM redlock_stat_resource_rows();
+COMMENT ON VIEW redlock_stat_resources IS
+'How the sessions of this server acquired, awaited and held the resources that they use most; at most 1024 rows';
+COMMENT ON COLUMN redlock_stat_resources.resource IS
+'Name of the lock';
+COMMENT ON COLUMN redlock_stat_resources.permit IS
+'Number of the permit; null of other locks, and in the row that has refused, timed_out and deadlocks of a lock with permits';
+COMMENT ON COLUMN redlock_stat_resources.from_nodes IS
+'Acquisitions that the nodes granted';
+COMMENT ON COLUMN redlock_stat_resources.handed_over IS
+'Acquisitions by a hand-over between sessions of this server';
+COMMENT ON COLUMN redlock_stat_resources.from_idle IS
+'Acquisitions of an idle lease of this server';
+COMMENT ON COLUMN redlock_stat_resources.joined IS
+'Readers that joined the lease of other readers of this server';
+COMMENT ON COLUMN redlock_stat_resources.refused IS
+'Calls without a wait that found another holder';
+COMMENT ON COLUMN redlock_stat_resources.timed_out IS
+'Calls that ended by wait or lock_timeout';
+COMMENT ON COLUMN redlock_stat_resources.lost IS
+'Leases lost, also by hold_at_most';
+COMMENT ON COLUMN redlock_stat_resources.deadlocks IS
+'Calls that ended by a deadlock';
+COMMENT ON COLUMN redlock_stat_resources.total_wait_time IS
+'Sum of the times from the call to the acquisition, the timeout or the deadlock, in milliseconds; without refused calls and joined readers';
+COMMENT ON COLUMN redlock_stat_resources.max_wait_time IS
+'Longest such time, in milliseconds';
+COMMENT ON COLUMN redlock_stat_resources.wait_histogram IS
+'Element n counts such times of at least 2^(n-1) and less than 2^n microseconds; the first also shorter, the last also longer times';
+COMMENT ON COLUMN redlock_stat_resources.total_hold_time IS
+'Sum of the times from an acquisition to the release, in milliseconds; of a shared lock from the first reader to the last reader';
+COMMENT ON COLUMN redlock_stat_resources.max_hold_time IS
+'Longest such time, in milliseconds';
+COMMENT ON COLUMN redlock_stat_resources.hold_histogram IS
+'Element n counts such times of at least 2^(n-1) and less than 2^n microseconds; the first also shorter, the last also longer times';
+COMMENT ON COLUMN redlock_stat_resources.stats_since IS
+'Start of the counts: redlock_stat_reset, or the first use since the resource has a row';
+
+GRANT SELECT ON redlock_stat_nodes, redlock_stat_resources TO PUBLIC;
+GRANT EXECUTE ON FUNCTION redlock_stat_node_rows, redlock_stat_resource_rows TO PUBLIC;
+
 -- The hosts that share the nodes.
 
 CREATE FUNCTION redlock_host_rows(OUT name text, OUT host_id text, OUT version text,

@@ -44,6 +44,7 @@ SELECT count(*) FROM redlock_inspect('held');
 SELECT redlock_release_wanted('held');
 SELECT redlock_ask_release('held');
 SELECT redlock_force_release('held');
+SELECT redlock_stat_reset();
 SELECT resource, state FROM redlock_locks WHERE state = 'held';
 SELECT count(*) = :nodes AS all_of_them FROM redlock_nodes;
 SELECT count(*) FROM redlock_hosts;
@@ -68,23 +69,28 @@ SELECT redlock_release('a'), redlock_release_all();
 RESET ROLE;
 
 -- what an administrator may do can be granted
-GRANT EXECUTE ON FUNCTION redlock_holders, redlock_inspect, redlock_ask_release, redlock_force_release TO regress_redlock_yes;
+GRANT EXECUTE ON FUNCTION redlock_holders, redlock_inspect, redlock_ask_release, redlock_force_release,
+    redlock_stat_reset TO regress_redlock_yes;
 SET ROLE regress_redlock_yes;
 SELECT count(*) FROM redlock_holders('nothing');
 SELECT redlock_ask_release('nothing') IS NULL AS nothing;
 SELECT redlock_force_release('nothing') IS NULL AS nothing, count(*) > 0 AS nodes FROM redlock_inspect('nothing');
+SELECT redlock_stat_reset();
 RESET ROLE;
 
 -- All routines of the schema at once: what the views need is given back.
 REVOKE EXECUTE ON ALL ROUTINES IN SCHEMA public FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION redlock_lock_rows, redlock_node_rows, redlock_node_list_rows,
-    redlock_role_rows, redlock_host_rows, redlock_counter_row, redlock_unsettled_row TO PUBLIC;
+    redlock_role_rows, redlock_host_rows, redlock_counter_row, redlock_unsettled_row,
+    redlock_stat_node_rows, redlock_stat_resource_rows TO PUBLIC;
 SET ROLE regress_redlock_no;
 SELECT count(*) >= 0 AS readable FROM redlock_locks;
 SELECT count(*) = :nodes AS all_of_them FROM redlock_nodes;
 SELECT count(*) FROM redlock_hosts;
 SELECT count(*) FROM redlock_stats;
 SELECT count(*) >= 0 AS readable FROM redlock_roles;
+SELECT count(*) = :nodes AS all_of_them FROM redlock_stat_nodes;
+SELECT count(*) >= 0 AS readable FROM redlock_stat_resources;
 RESET ROLE;
 
 -- Where new functions are closed to PUBLIC, the views can be read all the same.
@@ -98,6 +104,8 @@ SELECT count(*) = :nodes AS all_of_them FROM redlock_nodes;
 SELECT count(*) FROM redlock_hosts;
 SELECT count(*) FROM redlock_stats;
 SELECT count(*) >= 0 AS readable FROM redlock_roles;
+SELECT count(*) = :nodes AS all_of_them FROM redlock_stat_nodes;
+SELECT count(*) >= 0 AS readable FROM redlock_stat_resources;
 RESET ROLE;
 
 -- as it was

@@ -43,6 +43,7 @@
 #include "shared/clock.h"
 #include "shared/guc.h"
 #include "shared/lease.h"
+#include "shared/node_stats.h"
 #include "shared/node_status.h"
 
 #define TIMERS_PER_PASS 1000
@@ -299,6 +300,10 @@ on_answer(RedisNode *node, const InFlight *sent, const ScriptAnswer *answer, int
 	Lease *lease = lease_at(sent->command.entry);
 	core_event reply = {0};
 
+	node_stats_answered(node->index, now_us - sent->sent_us);
+	if (answer->reply >= CORE_REPLY_ERROR && !lacks_script)
+		node_stats_count(
+			&node_stats[node->index].errors[node_error_class(answer->text, false, false)]);
 	if (!driver_on_answer(driver, node->index, &sent->command, lacks_script, now_us))
 		return;
 	if (!lacks_script)
@@ -395,8 +400,11 @@ on_change(RedisNode *node, NodeState before)
 	if (node->state == before)
 		return;
 	registry_changed();
+	if (node->state == NODE_QUARANTINED)
+		node_stats_count(&node_stats[node->index].quarantines);
 	if (before == NODE_HANDSHAKE && node_is_on_duty(node))
 	{
+		node_stats_count(&node_stats[node->index].connects);
 		node_news_of_praise(node);
 		subscription_open(node->index, redlock_clock_us());
 	}

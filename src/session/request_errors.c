@@ -423,3 +423,20 @@ request_fail_table_full(void)
 			 : errhint("Raise redlock.max_locks, now %d, and restart the server.",
 					   redlock_max_locks)));
 }
+
+void
+request_count_failure(const LockRequest *request, int sqlstate)
+{
+	/* of several locks, the lock of the last wait; of a permit, the lock itself */
+	const LockName *name =
+		&request->names[request->permits > 0 ? 0 : Max(request_now.waited_for, 0)];
+	ResourceEvent event = sqlstate == ERRCODE_T_R_DEADLOCK_DETECTED ? RESOURCE_DEADLOCK
+						  : request->terms.once                     ? RESOURCE_REFUSED
+																	: RESOURCE_TIMED_OUT;
+
+	if (sqlstate != ERRCODE_LOCK_NOT_AVAILABLE && sqlstate != ERRCODE_T_R_DEADLOCK_DETECTED)
+		return;
+	lease_stats_failed(name->hash, name->utf8, name->utf8_len, event,
+					   event == RESOURCE_REFUSED ? -1
+												 : redlock_clock_us() - request_now.call_began_us);
+}

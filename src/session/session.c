@@ -156,10 +156,13 @@ ask_and_hold(const LockRequest *ask, const LockRequest *request)
 	}
 	PG_CATCH();
 	{
+		request_count_failure(ask, geterrcode());
 		request_end();
 		PG_RE_THROW();
 	}
 	PG_END_TRY();
+	if (!granted)
+		request_count_failure(ask, ERRCODE_LOCK_NOT_AVAILABLE);
 	request_end();
 	return granted;
 }

@@ -111,6 +111,7 @@
 #include "protocol/settling.h"
 #include "protocol/standing.h"
 #include "protocol/steps.h"
+#include "shared/resource_stats.h"
 #include "shared/seqlock.h"
 
 #define LEASE_TEXT_SIZE 384 /* bytes for a key and two texts about the holder */
@@ -154,6 +155,10 @@ typedef struct Lease
 							* lease.  Readers set it under the shared table lock */
 	bool is_queue;         /* the lock is a queue for permits; its holder waits for a permit */
 	uint16 permits;        /* a permit, or a queue: of a lock with this many permits; else 0 */
+
+	int stats_place;     /* (T) place in the statistics of resources, or RESOURCE_STATS_NONE */
+	int64 wait_began_us; /* start of the request; (t) until the grant */
+	int64 held_since_us; /* (T) 0: no holder */
 
 	int next_named; /* (T) next entry number in the bucket, or -1 */
 	int next_free;  /* (f) entry number, or -1 */
@@ -219,7 +224,7 @@ typedef struct Lease
 						* for a message */
 } Lease;
 
-StaticAssertDecl(sizeof(Lease) <= 1136, "an entry takes little more than a kilobyte");
+StaticAssertDecl(sizeof(Lease) <= 1160, "an entry takes little more than a kilobyte");
 
 /* A detached lease at the time of a look.  The lease may have ended since. */
 typedef struct DetachedLease
@@ -342,6 +347,7 @@ typedef struct LeaseTerms
 	bool waits_for_tokens; /* has time for LEASE_MORE_TOKENS; else asks the nodes */
 	bool once;             /* a try */
 	bool patient;          /* asks again without a quorum, until the owner cancels */
+	int64 began_us;        /* start of the call, for the statistics */
 } LeaseTerms;
 
 /*
@@ -484,6 +490,19 @@ extern void lease_count(LeaseCounter counter);
 extern uint64 lease_counted(LeaseCounter counter); /* sum over all processes */
 extern int lease_broker_pid(void);                 /* 0: no broker runs */
 extern void lease_wake_broker(void);
+
+/*
+ * Statistics of resources
+ */
+
+/* A call has ended without the lock.  waited_us: -1 for a try. */
+extern void lease_stats_failed(uint64 hash, const char *name, int name_len, ResourceEvent event,
+							   int64 waited_us);
+extern void lease_stats_reset(void);
+
+/* The broker: before the owner learns of the grant, or of the loss. */
+extern void lease_stats_granted(Lease *lease, int64 now_us);
+extern void lease_stats_lost(Lease *lease);
 
 /*
  * The broker
