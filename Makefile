@@ -30,7 +30,7 @@ OBJS = redlock_pg.o $(patsubst %,src/%.o, \
 	broker/leaving broker/local_wait broker/loop broker/marks broker/members broker/node broker/node_checks \
 	broker/node_local broker/node_news broker/node_pipeline broker/registry broker/resolver broker/script \
 	broker/subscription broker/timers broker/tls broker/told broker/trouble broker/world \
-	session/ask_hosts session/detached session/effects session/encoding session/fence session/force session/gate session/holdings session/inspect_lock \
+	session/ask_hosts session/ask_release session/detached session/effects session/encoding session/fence session/force session/gate session/holdings session/inspect_lock \
 	session/loss session/loss_alarm session/misuse session/permit_queue session/request \
 	session/request_errors session/request_lease session/runs session/scan_locks session/session session/session_attach \
 	session/transaction \
@@ -136,9 +136,8 @@ uninstall: uninstall-docs drop-bitcode
 uninstall-docs:
 	rm -rf '$(DESTDIR)$(docdir)/redlock_pg'
 
-# .gitattributes lists the omitted files.
 dist:
-	git archive --format=zip --prefix=redlock_pg-$(REDLOCK_VERSION)/ -o redlock_pg-$(REDLOCK_VERSION).zip HEAD
+	$(srcdir)/scripts/dist.sh
 
 .PHONY: install-docs drop-bitcode uninstall-docs dist
 
@@ -197,7 +196,7 @@ $(UNIT_TESTS): %: %.c $(wildcard src/*/*.h test/unit/*.h)
 	mkdir -p $(@D)
 	$(UNIT_CC) $(UNIT_FLAGS) -o $@ $(filter %.c,$^) $(UNIT_LIBS)
 
-unit: $(UNIT_TESTS) test/unit/lua_text.t test/unit/next_version.t test/unit/makefile.t
+unit: $(UNIT_TESTS) test/unit/lua_text.t test/unit/next_version.t test/unit/makefile.t test/unit/dist.t
 	prove -e '' $^
 
 .PHONY: unit

@@ -4,8 +4,9 @@
 \echo Use "ALTER EXTENSION redlock_pg UPDATE TO '0.2.0'" to load this file. \quit
 
 -- These three have further arguments.  Functions with other arguments are other functions, so the
--- privileges of the old ones are given to the new ones.  redlock_acquire_all, redlock_lock and the
--- functions for detached locks get those of redlock_acquire, redlock_try_all those of redlock_try.  Names are qualified and members of the extension, as others may have objects of
+-- privileges of the old ones are given to the new ones.  redlock_acquire_all, redlock_lock,
+-- redlock_release_wanted and the functions for detached locks get those of redlock_acquire,
+-- redlock_try_all those of redlock_try.  Names are qualified and members of the extension, as others may have objects of
 -- the same names in its schema.
 CREATE TEMPORARY TABLE redlock_update AS
     SELECT proname, proowner, proacl
@@ -147,6 +148,13 @@ LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
 COMMENT ON FUNCTION redlock_attach(text, bigint) IS
 'Makes this transaction rely on a detached lock of this server: the transaction commits only if the lease is valid then, and redlock_check, redlock_token and redlock_fence work as for a lock of the session';
 
+CREATE FUNCTION redlock_release_wanted(resource text)
+RETURNS boolean
+AS 'MODULE_PATHNAME', 'redlock_release_wanted'
+LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
+COMMENT ON FUNCTION redlock_release_wanted(text) IS
+'Returns whether an operator has called redlock_ask_release for the lock since this session got the lock; fails if the session does not hold the lock, or if the lease was lost. Reads shared memory only: for loops of long jobs';
+
 --
 -- Looking at a lock
 --
@@ -202,6 +210,14 @@ COMMENT ON FUNCTION redlock_inspect(text) IS
 'Returns what each node keeps of the lock on a resource. For support: the value has the secret of the lease';
 REVOKE EXECUTE ON FUNCTION redlock_inspect(text) FROM PUBLIC;
 
+CREATE FUNCTION redlock_ask_release(resource text)
+RETURNS text
+AS 'MODULE_PATHNAME', 'redlock_ask_release'
+LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
+COMMENT ON FUNCTION redlock_ask_release(text) IS
+'Asks the holder of the lock on a resource, on any host, to release the lock: redlock_release_wanted tells the holder, and an idle lock is released at once. Does not wait for the release. Returns the description of the holder, or NULL if nobody holds the lock. For operators';
+REVOKE EXECUTE ON FUNCTION redlock_ask_release(text) FROM PUBLIC;
+
 CREATE FUNCTION redlock_force_release(resource text)
 RETURNS text
 AS 'MODULE_PATHNAME', 'redlock_force_release'
@@ -221,7 +237,7 @@ BEGIN
           JOIN pg_proc p ON u.proname = CASE WHEN p.prosrc IN ('redlock_acquire_all', 'redlock_lock',
                                                                    'redlock_release_detached',
                                                                    'redlock_check_detached', 'redlock_extend',
-                                                                   'redlock_attach')
+                                                                   'redlock_attach', 'redlock_release_wanted')
                                                   THEN 'redlock_acquire'
                                                   WHEN p.prosrc = 'redlock_try_all' THEN 'redlock_try'
                                                   ELSE p.proname END
@@ -265,7 +281,10 @@ CREATE FUNCTION redlock_lock_rows(OUT resource text, OUT state text,
                                   OUT since timestamptz, OUT held_by text,
                                   OUT gate_classid oid, OUT gate_objid oid,
                                   OUT role oid, OUT until timestamptz,
-                                  OUT permit integer, OUT mode text)
+                                  OUT permit integer, OUT mode text,
+                                  OUT holder_cluster_name text, OUT holder_host text,
+                                  OUT holder_database text, OUT holder_role text,
+                                  OUT holder_pid integer)
 RETURNS SETOF record
 AS 'MODULE_PATHNAME', 'redlock_lock_rows'
 LANGUAGE C VOLATILE PARALLEL RESTRICTED;
@@ -277,7 +296,8 @@ CREATE OR REPLACE VIEW redlock_locks AS
     WITH l AS MATERIALIZED (SELECT * FROM redlock_lock_rows())
     SELECT resource, state, scope, pid, d.datname AS database, token,
            valid_for, ttl, since, held_by,
-           pg_catalog.pg_get_userbyid(l.role) AS role, until, permit, mode
+           pg_catalog.pg_get_userbyid(l.role) AS role, until, permit, mode,
+           holder_cluster_name, holder_host, holder_database, holder_role, holder_pid
       FROM l LEFT JOIN pg_catalog.pg_database d ON d.oid = l.database
     UNION ALL
     -- sessions queued behind another session of this server.  Some of these have entered the
@@ -285,7 +305,8 @@ CREATE OR REPLACE VIEW redlock_locks AS
     -- a lock
     SELECT DISTINCT l.resource, 'queued', NULL, g.pid, NULL::name, NULL::bigint,
            NULL::interval, NULL::interval, g.waitstart, NULL, NULL::name, NULL::timestamptz, NULL::integer,
-           CASE g.mode WHEN 'ShareLock' THEN 'shared' ELSE 'exclusive' END
+           CASE g.mode WHEN 'ShareLock' THEN 'shared' ELSE 'exclusive' END,
+           NULL, NULL, NULL, NULL, NULL::integer
       FROM pg_catalog.pg_locks g
       JOIN l ON g.classid = l.gate_classid AND g.objid = l.gate_objid
      WHERE g.locktype = 'userlock' AND g.database = 0 AND g.objsubid = 0
@@ -392,6 +413,16 @@ COMMENT ON COLUMN redlock_locks.permit IS
 'Number of the permit, of a lock with permits; null of other locks, and while waiting for any permit';
 COMMENT ON COLUMN redlock_locks.mode IS
 'exclusive or shared. A held shared lock has a row for each reader of this server';
+COMMENT ON COLUMN redlock_locks.holder_cluster_name IS
+'From held_by: cluster_name of the holder''s server';
+COMMENT ON COLUMN redlock_locks.holder_host IS
+'From held_by: machine of the holder';
+COMMENT ON COLUMN redlock_locks.holder_database IS
+'From held_by: database of the holder';
+COMMENT ON COLUMN redlock_locks.holder_role IS
+'From held_by: role of the holder';
+COMMENT ON COLUMN redlock_locks.holder_pid IS
+'From held_by: process of the holder; null of a detached lock';
 
 COMMENT ON COLUMN redlock_nodes.last_error_at IS
 'Latest time of last_error; earlier than "since" if the node has come back';

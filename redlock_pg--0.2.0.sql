@@ -138,6 +138,13 @@ LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
 COMMENT ON FUNCTION redlock_token(text) IS
 'Returns the fencing token of a lock of this session, or NULL if the session does not hold the lock. See redlock_check for whether the lease is still valid';
 
+CREATE FUNCTION redlock_release_wanted(resource text)
+RETURNS boolean
+AS 'MODULE_PATHNAME', 'redlock_release_wanted'
+LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
+COMMENT ON FUNCTION redlock_release_wanted(text) IS
+'Returns whether an operator has called redlock_ask_release for the lock since this session got the lock; fails if the session does not hold the lock, or if the lease was lost. Reads shared memory only: for loops of long jobs';
+
 --
 -- Looking at a lock
 --
@@ -192,6 +199,14 @@ LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL RESTRICTED;
 COMMENT ON FUNCTION redlock_inspect(text) IS
 'Returns what each node keeps of the lock on a resource. For support: the value has the secret of the lease';
 REVOKE EXECUTE ON FUNCTION redlock_inspect(text) FROM PUBLIC;
+
+CREATE FUNCTION redlock_ask_release(resource text)
+RETURNS text
+AS 'MODULE_PATHNAME', 'redlock_ask_release'
+LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
+COMMENT ON FUNCTION redlock_ask_release(text) IS
+'Asks the holder of the lock on a resource, on any host, to release the lock: redlock_release_wanted tells the holder, and an idle lock is released at once. Does not wait for the release. Returns the description of the holder, or NULL if nobody holds the lock. For operators';
+REVOKE EXECUTE ON FUNCTION redlock_ask_release(text) FROM PUBLIC;
 
 CREATE FUNCTION redlock_force_release(resource text)
 RETURNS text
@@ -384,7 +399,10 @@ CREATE FUNCTION redlock_lock_rows(OUT resource text, OUT state text,
                                   OUT since timestamptz, OUT held_by text,
                                   OUT gate_classid oid, OUT gate_objid oid,
                                   OUT role oid, OUT until timestamptz,
-                                  OUT permit integer, OUT mode text)
+                                  OUT permit integer, OUT mode text,
+                                  OUT holder_cluster_name text, OUT holder_host text,
+                                  OUT holder_database text, OUT holder_role text,
+                                  OUT holder_pid integer)
 RETURNS SETOF record
 AS 'MODULE_PATHNAME', 'redlock_lock_rows'
 LANGUAGE C VOLATILE PARALLEL RESTRICTED;
@@ -456,7 +474,8 @@ CREATE VIEW redlock_locks AS
     WITH l AS MATERIALIZED (SELECT * FROM redlock_lock_rows())
     SELECT resource, state, scope, pid, d.datname AS database, token,
            valid_for, ttl, since, held_by,
-           pg_catalog.pg_get_userbyid(l.role) AS role, until, permit, mode
+           pg_catalog.pg_get_userbyid(l.role) AS role, until, permit, mode,
+           holder_cluster_name, holder_host, holder_database, holder_role, holder_pid
       FROM l LEFT JOIN pg_catalog.pg_database d ON d.oid = l.database
     UNION ALL
     -- sessions queued behind another session of this server.  Some of these have entered the
@@ -464,7 +483,8 @@ CREATE VIEW redlock_locks AS
     -- a lock
     SELECT DISTINCT l.resource, 'queued', NULL, g.pid, NULL::name, NULL::bigint,
            NULL::interval, NULL::interval, g.waitstart, NULL, NULL::name, NULL::timestamptz, NULL::integer,
-           CASE g.mode WHEN 'ShareLock' THEN 'shared' ELSE 'exclusive' END
+           CASE g.mode WHEN 'ShareLock' THEN 'shared' ELSE 'exclusive' END,
+           NULL, NULL, NULL, NULL, NULL::integer
       FROM pg_catalog.pg_locks g
       JOIN l ON g.classid = l.gate_classid AND g.objid = l.gate_objid
      WHERE g.locktype = 'userlock' AND g.database = 0 AND g.objsubid = 0
@@ -503,6 +523,16 @@ COMMENT ON COLUMN redlock_locks.permit IS
 'Number of the permit, of a lock with permits; null of other locks, and while waiting for any permit';
 COMMENT ON COLUMN redlock_locks.mode IS
 'exclusive or shared. A held shared lock has a row for each reader of this server';
+COMMENT ON COLUMN redlock_locks.holder_cluster_name IS
+'From held_by: cluster_name of the holder''s server';
+COMMENT ON COLUMN redlock_locks.holder_host IS
+'From held_by: machine of the holder';
+COMMENT ON COLUMN redlock_locks.holder_database IS
+'From held_by: database of the holder';
+COMMENT ON COLUMN redlock_locks.holder_role IS
+'From held_by: role of the holder';
+COMMENT ON COLUMN redlock_locks.holder_pid IS
+'From held_by: process of the holder; null of a detached lock';
 
 CREATE VIEW redlock_nodes AS
     SELECT n.node, n.state, n.last_error, n.last_error_at, n.rtt_us, n.votes_yes, n.votes_no,

@@ -15,7 +15,7 @@ REVOKE EXECUTE ON ROUTINE
     redlock_acquire, redlock_acquire_all, redlock_try, redlock_try_all,
     redlock_run, redlock_lock, redlock_release(text), redlock_release(text, bigint),
     redlock_release_all, redlock_check(text), redlock_check(text, bigint),
-    redlock_extend, redlock_attach, redlock_token, redlock_fence FROM PUBLIC;
+    redlock_extend, redlock_attach, redlock_token, redlock_release_wanted, redlock_fence FROM PUBLIC;
 
 -- Nothing is left to PUBLIC but what the views read.
 SELECT p.proname, p.prokind
@@ -41,6 +41,8 @@ SELECT state, pid IS NOT NULL AS named FROM redlock_holder('held');
 SELECT redlock_is_locked('held');
 SELECT count(*) FROM redlock_holders('held');
 SELECT count(*) FROM redlock_inspect('held');
+SELECT redlock_release_wanted('held');
+SELECT redlock_ask_release('held');
 SELECT redlock_force_release('held');
 SELECT redlock_stat_reset();
 SELECT resource, state FROM redlock_locks WHERE state = 'held';
@@ -56,19 +58,22 @@ GRANT EXECUTE ON ROUTINE
     redlock_acquire, redlock_acquire_all, redlock_try, redlock_try_all,
     redlock_run, redlock_lock, redlock_release(text), redlock_release(text, bigint),
     redlock_release_all, redlock_check(text), redlock_check(text, bigint),
-    redlock_extend, redlock_attach, redlock_token, redlock_fence TO regress_redlock_yes;
+    redlock_extend, redlock_attach, redlock_token, redlock_release_wanted, redlock_fence TO regress_redlock_yes;
 SET ROLE regress_redlock_yes;
 SELECT redlock_acquire('a', scope => 'session') > 0, redlock_try('a', scope => 'session');
 SELECT redlock_fence('a') = redlock_token('a'), redlock_check('a') > '0';
+SELECT redlock_release_wanted('a');
+SELECT redlock_release_wanted('b');
 CALL redlock_run('b', 'SELECT redlock_check(''b'')');
 SELECT redlock_release('a'), redlock_release_all();
 RESET ROLE;
 
 -- what an administrator may do can be granted
-GRANT EXECUTE ON FUNCTION redlock_holders, redlock_inspect, redlock_force_release,
+GRANT EXECUTE ON FUNCTION redlock_holders, redlock_inspect, redlock_ask_release, redlock_force_release,
     redlock_stat_reset TO regress_redlock_yes;
 SET ROLE regress_redlock_yes;
 SELECT count(*) FROM redlock_holders('nothing');
+SELECT redlock_ask_release('nothing') IS NULL AS nothing;
 SELECT redlock_force_release('nothing') IS NULL AS nothing, count(*) > 0 AS nodes FROM redlock_inspect('nothing');
 SELECT redlock_stat_reset();
 RESET ROLE;

@@ -41,6 +41,7 @@
  *	 company			   the owner; the broker only changes LEASE_AMONG to
  *						   LEASE_AMONG_REFUSED
  *	 readers			   each reader, under the table lock: see the field
+ *	 asks				   the broker adds; each new owner begins with 0, under the table lock
  *	 permits_told, free_permit	the broker; of a queue also a session that releases a permit
  *	 all others			   the broker
  *
@@ -212,6 +213,8 @@ typedef struct Lease
 	pg_atomic_uint32 company;         /* LeaseCompany */
 	pg_atomic_uint32 readers;         /* count of readers.  Each reader counts itself under the
 									   * table lock: exclusive from or to 0, else shared */
+	pg_atomic_uint32 asks;            /* count of asks for the release since the owner took the
+									   * entry */
 	pg_atomic_uint64 writer_until_us; /* shared: a writer waits at least until then; the lease
 									   * must not become idle, and no session may join */
 
@@ -230,7 +233,7 @@ typedef struct Lease
 						* for a message */
 } Lease;
 
-StaticAssertDecl(sizeof(Lease) <= 1152, "an entry takes little more than a kilobyte");
+StaticAssertDecl(sizeof(Lease) <= 1160, "an entry takes little more than a kilobyte");
 
 /* A detached lease at the time of a look.  The lease may have ended since. */
 typedef struct DetachedLease
@@ -467,6 +470,12 @@ extern bool lease_unsettled(int *leases, int64 *kept_until_us);
 extern const char *lease_name(const Lease *lease); /* of its lock, in UTF-8; a static text */
 extern char *lease_held_by_text(Lease *lease);     /* palloc'd; NULL: not known */
 
+/*
+ * Counts the asks for the release.  A holder compares the count with the count at its own grant: a
+ * reader that joins later has not been asked.
+ */
+extern uint32 lease_asks(Lease *lease);
+
 /* Copies the first bytes of lease_held_by.  Returns true if a host wrote the text. */
 extern bool lease_held_by_head(Lease *lease, char *text, size_t size);
 extern const char *lease_cycle_text(Lease *lease); /* of a deadlock */
@@ -537,6 +546,7 @@ extern bool lease_give_up_detached(Lease *lease);              /* ends a detache
 extern void lease_end_unowned(void);                           /* at a stop: idle, detached */
 extern void lease_note_waiting_host(Lease *lease);             /* also recalls the lease */
 extern void lease_recall(Lease *lease);                        /* another host waits, or tried */
+extern void lease_note_ask(Lease *lease);                      /* also recalls the lease */
 extern bool lease_needs_tokens(Lease *lease, int64 now_us);    /* few tokens are left */
 extern void lease_expect_tokens(Lease *lease, int64 until_us); /* 0: no more tokens come */
 extern int64 lease_look_at_us(Lease *lease, int64 wake_at_us); /* next look at a held lease */

@@ -125,6 +125,7 @@ lease_set_owner(Lease *lease, uint64 gate, const LeaseTerms *terms)
 	lease->since = GetCurrentTimestamp();
 	lease->token = 0;
 	lease->scope = terms->scope;
+	pg_atomic_write_u32(&lease->asks, 0);
 }
 
 void
