@@ -79,7 +79,7 @@ wait_nodes_ready($host, 3);
 # ---- why ----
 
 $session->query("CALL redlock_run('busy', 'SELECT 1', record => true)");
-recorded('busy', qr/^skipped\|Process \d+ of this server has held the lock since /, 'a run is skipped, and says that the lock is held here');
+recorded('busy', qr/^skipped\|Process \d+ of this server \(database "postgres", role "\w+"\) has held the lock since /, 'a run is skipped, and says that the lock is held here');
 my $b = redlock_cluster('b', nodes => \@nodes, conf => "cluster_name = 'b'");
 my $there = session($b);
 $there->query("SELECT redlock_acquire('elsewhere', scope => 'session')");

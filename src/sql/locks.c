@@ -35,6 +35,7 @@ PG_FUNCTION_INFO_V1(redlock_check_detached);
 PG_FUNCTION_INFO_V1(redlock_extend);
 PG_FUNCTION_INFO_V1(redlock_attach);
 PG_FUNCTION_INFO_V1(redlock_token);
+PG_FUNCTION_INFO_V1(redlock_release_wanted);
 #pragma GCC visibility pop
 
 static const TermArguments acquire_terms = {.ttl = 2,
@@ -265,4 +266,14 @@ redlock_token(PG_FUNCTION_ARGS)
 	if (token == 0)
 		PG_RETURN_NULL();
 	PG_RETURN_INT64(token);
+}
+
+/* redlock_release_wanted(resource) */
+Datum
+redlock_release_wanted(PG_FUNCTION_ARGS)
+{
+	LockName name;
+
+	get_name(fcinfo, &name);
+	PG_RETURN_BOOL(session_release_wanted(name.hash, name.name));
 }
