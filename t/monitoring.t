@@ -207,9 +207,15 @@ my $yaml = slurp_file('monitoring/pgwatch/metrics.yaml');
 my $ran = 0;
 while ($yaml =~ /^      15: \|\n((?: {8}.*\n)+)/mg)
 {
-	my $row = $host->safe_psql('postgres', "SELECT row_to_json(q) FROM ($1) AS q LIMIT 1", extra_params => [qw(-U monitor)]);
+	my ($row, $types) = split /\n/, $host->safe_psql('postgres', <<SQL, extra_params => [qw(-U monitor)]);
+CREATE TEMP VIEW metric AS $1;
+SELECT row_to_json(m) FROM metric m LIMIT 1;
+SELECT string_agg(attname || ' ' || atttypid::regtype, ', ') FROM pg_attribute
+ WHERE attrelid = 'metric'::regclass AND atttypid <> ALL ('{int4, int8, float8, text}'::regtype[]);
+SQL
 
 	like($row, qr/^\{"epoch_ns":\d{19},"(?!.*null)/, 'pgwatch: a row without null');
+	is($types // '', '', 'of types that pgwatch knows');
 	$ran++;
 }
 cmp_ok($ran, '>=', 7, 'all queries of pgwatch run');
