@@ -1,10 +1,11 @@
 /*
  * inspector.h
- *		Questions of sessions about locks, lists of keys, and forced releases.
+ *		Questions of sessions about locks and jobs, lists of keys, forced releases, and notes of
+ *		last runs.
  *
  * A question is one command to each node in force, a list asks a single node.  None of them
- *acquires a lock; a forced release deletes keys.  The broker takes questions after the work for
- *leases.
+ * acquires a lock; a forced release deletes keys.  The broker takes questions after the work for
+ * leases.
  */
 #ifndef REDLOCK_INSPECTOR_H
 #define REDLOCK_INSPECTOR_H

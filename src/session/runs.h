@@ -5,6 +5,9 @@
  * A run has a row, committed before the command begins.  A run that succeeds updates the row in
  * its last commit.  When a run fails, the session's transaction rolls back; so a separate process,
  * the writer, updates the row.  The writer inserts a row if the run failed before it had one.
+ *
+ * A run that had its row also leaves a note at the nodes, see last_run.h: by the session after a
+ * success, by the writer after a failure.
  */
 #ifndef REDLOCK_RUNS_H
 #define REDLOCK_RUNS_H
@@ -27,6 +30,9 @@ typedef struct Run
 	bool begun; /* the run is under way, and has this row: */
 	pg_uuid_t id;
 	ItemPointerData place; /* where the row was written */
+	int64 token;
+	TimestampTz started;
+	TimestampTz ended; /* if the run has succeeded */
 } Run;
 
 /*
@@ -53,7 +59,10 @@ extern void runs_leave(Run *run);
 /* Writes the row of a skipped run, with the reason; the caller commits the row at once. */
 extern void runs_skip(Run *run, const char *message);
 
-extern void runs_succeed(const Run *run);
+extern void runs_succeed(Run *run);
+
+/* Leaves a note of a run that has succeeded at the nodes, after its last commit; no error. */
+extern void runs_note(const Run *run);
 
 /*
  * For PG_CATCH: reports the error of this run, or an error before the command.  loss: why the lease
