@@ -105,11 +105,12 @@ begin(int place, int64 now_us)
 		if ((members() & asked & CORE_BIT(i)) && node_is_local(node_at(i)))
 		{
 			answer->node[i].kind = INSPECTED_ERROR;
-			strlcpy(answer->node[i].error,
-					kind == INSPECT_RUN
-						? "the node inside the server keeps no last runs; see the table redlock_runs"
-						: "the node inside the server is not inspected; see the view redlock_locks",
-					sizeof(answer->node[i].error));
+			strlcpy(
+				answer->node[i].error,
+				kind == INSPECT_RUN
+					? "the node inside the server keeps no last runs; see the table redlock_runs"
+					: "the node inside the server is not inspected; see the view redlock_locks",
+				sizeof(answer->node[i].error));
 		}
 		else if ((members() & asked & CORE_BIT(i)) && node_can_send(node_at(i)))
 		{
@@ -146,8 +147,7 @@ send_question(int place, RedisNode *node, bool by_text, int64 now_us)
 	}
 	if (kind == INSPECT_RUN)
 	{
-		snprintf(number, sizeof(number), INT64_FORMAT,
-				 redlock_last_run_keep_s * INT64CONST(1000));
+		snprintf(number, sizeof(number), INT64_FORMAT, redlock_last_run_keep_s * INT64CONST(1000));
 		add_argument(argv, len, &argc, question->value, question->value_len);
 		add_argument(argv, len, &argc, number, strlen(number));
 	}
@@ -200,9 +200,8 @@ inspector_hear(RedisNode *node, int call, const redisReply *reply, int64 now_us)
 							 at->error);
 	}
 	/* the node may be another process since the handshake, or have lost its data */
-	at->may_have_forgotten =
-		kind != INSPECT_RUN &&
-		(node->state != NODE_READY || strcmp(at->marker, node->guard->marker) != 0);
+	at->may_have_forgotten = kind != INSPECT_RUN && (node->state != NODE_READY ||
+													 strcmp(at->marker, node->guard->marker) != 0);
 	end_if_done(place, now_us);
 }
 

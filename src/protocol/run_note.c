@@ -21,9 +21,8 @@ typedef char note_fits[4 * WORDS_NUMBER_MAX + 10 + LOCK_HOST_DIGITS + 1 + 2 * 64
 /* The clocks of the writer's nodes and of the reader may differ by the bound in both ways. */
 #define AHEAD_MAX_US (2 * (int64_t) LUA_CLOCK_BOUND_US)
 
-const char *const run_note_status[] = {[RUN_NOTE_SUCCEEDED] = "succeeded",
-									   [RUN_NOTE_FAILED] = "failed",
-									   [RUN_NOTE_LOST] = "lost"};
+const char *const run_note_status[] = {
+	[RUN_NOTE_SUCCEEDED] = "succeeded", [RUN_NOTE_FAILED] = "failed", [RUN_NOTE_LOST] = "lost"};
 
 static bool take_status(const char **at, const char *end, RunNoteStatus *status);
 

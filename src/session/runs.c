@@ -28,8 +28,8 @@
 #include "utils/syscache.h"
 
 #include "session/ask_hosts.h"
-#include "session/last_run.h"
 #include "session/loss.h"
+#include "session/run_notes.h"
 #include "session/runs.h"
 #include "shared/guc.h"
 #include "shared/host_list.h"
@@ -367,7 +367,7 @@ runs_note(const Run *run)
 					  .ended = run->ended,
 					  .status = RUN_NOTE_SUCCEEDED};
 
-	last_run_leave(&ended);
+	run_notes_leave(&ended);
 }
 
 /*
@@ -671,7 +671,7 @@ leave_note(const RunReport *report)
 					  .message = report->message};
 
 	StartTransactionCommand();
-	last_run_leave(&ended);
+	run_notes_leave(&ended);
 	CommitTransactionCommand();
 }
 

@@ -6,7 +6,7 @@
  * its last commit.  When a run fails, the session's transaction rolls back; so a separate process,
  * the writer, updates the row.  The writer inserts a row if the run failed before it had one.
  *
- * A run that had its row also leaves a note at the nodes, see last_run.h: by the session after a
+ * A run that had its row also leaves a note at the nodes, see run_notes.h: by the session after a
  * success, by the writer after a failure.
  */
 #ifndef REDLOCK_RUNS_H

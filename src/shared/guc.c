@@ -105,11 +105,12 @@ guc_define(void)
 		"change.",
 		&redlock_key_prefix, "redlock:", PGC_SIGHUP, 0, check_key_prefix, NULL, NULL);
 
-	DefineCustomIntVariable("redlock.last_run_keep",
-							"How long the nodes keep the last recorded run of a job; at least a day.",
-							"See redlock_last_run. 0: the runs of this server leave no note.",
-							&redlock_last_run_keep_s, RUNS_KEEP_DEFAULT_S, 0, RUNS_KEEP_MAX_S,
-							PGC_SIGHUP, GUC_UNIT_S, check_last_run_keep, NULL, NULL);
+	DefineCustomIntVariable(
+		"redlock.last_run_keep",
+		"How long the nodes keep the last recorded run of a job; at least a day.",
+		"See redlock_last_run. 0: the runs of this server leave no note.", &redlock_last_run_keep_s,
+		RUNS_KEEP_DEFAULT_S, 0, RUNS_KEEP_MAX_S, PGC_SIGHUP, GUC_UNIT_S, check_last_run_keep, NULL,
+		NULL);
 
 	DefineCustomIntVariable(
 		"redlock.max_hold",

@@ -26,7 +26,7 @@ typedef struct RunReport
 	Oid schema;   /* of redlock_runs */
 	pg_uuid_t id; /* of the row, if the run had begun */
 	bool begun;
-	bool lost; /* the lease was lost in this run */
+	bool lost;   /* the lease was lost in this run */
 	int64 token; /* and start of the run, if it had begun */
 	TimestampTz started;
 	TimestampTz ended;

@@ -16,7 +16,7 @@
 #include "utils/builtins.h"
 
 #include "session/encoding.h"
-#include "session/last_run.h"
+#include "session/run_notes.h"
 #include "session/session.h"
 #include "shared/text.h"
 #include "sql/arguments.h"
@@ -70,7 +70,7 @@ redlock_last_run(PG_FUNCTION_ARGS)
 	if (get_call_result_type(fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE)
 		elog(ERROR, "return type must be a row type");
 	Assert(desc->natts == COLUMNS);
-	last_run_ask(&name, answer);
+	run_notes_ask(&name, answer);
 	memset(row.nulls, true, sizeof(row.nulls));
 	set(&row, NODES, Int32GetDatum(pg_popcount32(answer->noted)));
 	set(&row, OF_NODES, Int32GetDatum(pg_popcount32(answer->lists.now | answer->lists.next)));
@@ -136,6 +136,6 @@ set_text(Row *row, int column, const char *text)
 static Datum
 timestamp_of(int64 us)
 {
-	return TimestampTzGetDatum(us - INT64CONST(86400000000) *
-										(POSTGRES_EPOCH_JDATE - UNIX_EPOCH_JDATE));
+	return TimestampTzGetDatum(us -
+							   INT64CONST(86400000000) * (POSTGRES_EPOCH_JDATE - UNIX_EPOCH_JDATE));
 }

@@ -1,9 +1,9 @@
 /*
- * last_run.h
+ * run_notes.h
  *		The last recorded run of a job, as the nodes know it: leaving a note, and asking.
  */
-#ifndef REDLOCK_LAST_RUN_H
-#define REDLOCK_LAST_RUN_H
+#ifndef REDLOCK_RUN_NOTES_H
+#define REDLOCK_RUN_NOTES_H
 
 #include "protocol/run_note.h"
 #include "session/inspect_lock.h"
@@ -23,16 +23,16 @@ typedef struct EndedRun
 } EndedRun;
 
 /*
- * Leaves a note of the run at the nodes, and waits for their answers: as long as one exchange takes,
- * and five seconds at most.  Needs a transaction.  Logs a failure, which is no error.  Leaves no
- * note if redlock.last_run_keep is 0, and with the node inside the server.
+ * Leaves a note of the run at the nodes, and waits for their answers: as long as one exchange
+ * takes, and five seconds at most.  Needs a transaction.  Logs a failure, which is no error. Leaves
+ * no note if redlock.last_run_keep is 0, and with the node inside the server.
  */
-extern void last_run_leave(const EndedRun *run);
+extern void run_notes_leave(const EndedRun *run);
 
 /*
  * Asks the nodes.  answer->noted: the nodes with the note.  Errors as by inspect_lock and
  * inspect_judge.
  */
-extern void last_run_ask(const LockName *name, InspectAnswer *answer);
+extern void run_notes_ask(const LockName *name, InspectAnswer *answer);
 
-#endif /* REDLOCK_LAST_RUN_H */
+#endif /* REDLOCK_RUN_NOTES_H */

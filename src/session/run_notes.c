@@ -1,6 +1,6 @@
 /*
- * last_run.c
- *		The last recorded run of a job, as the nodes know it; see last_run.h.
+ * run_notes.c
+ *		The last recorded run of a job, as the nodes know it; see run_notes.h.
  *
  * A run leaves its note after its last commit, so neither a failure nor a cancel may make an error
  * of the run any more.
@@ -15,7 +15,7 @@
 #include "utils/lsyscache.h"
 
 #include "session/encoding.h"
-#include "session/last_run.h"
+#include "session/run_notes.h"
 #include "shared/clock.h"
 #include "shared/guc.h"
 #include "shared/lease.h"
@@ -32,7 +32,7 @@ static const char *leave(const InspectQuestion *question, InspectAnswer *answer)
 static void write_question(InspectQuestion *question, const char *utf8);
 
 void
-last_run_leave(const EndedRun *run)
+run_notes_leave(const EndedRun *run)
 {
 	const NodeUrls *nodes = redlock_nodes();
 	InspectQuestion question;
@@ -118,7 +118,7 @@ leave(const InspectQuestion *question, InspectAnswer *answer)
 }
 
 void
-last_run_ask(const LockName *name, InspectAnswer *answer)
+run_notes_ask(const LockName *name, InspectAnswer *answer)
 {
 	InspectQuestion question;
 	Inspection inspection;
