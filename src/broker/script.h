@@ -11,6 +11,7 @@
 #include "protocol/lua.h"
 #include "protocol/probe.h"
 #include "protocol/waiters.h"
+#include "protocol/waiting_hosts.h"
 
 #define SCRIPT_SHA_SIZE 41
 #define SCRIPT_TEXT_MAX 159
@@ -159,7 +160,9 @@ typedef enum ScriptWord
 	SCRIPT_PERMIT, /* a permit was released; the channel is its queue's */
 	SCRIPT_FORCED, /* an administrator has released a lock of this host */
 	SCRIPT_WANT,   /* another host waits for, or tries, a lock of this host */
-	SCRIPT_PROBE   /* a probe for deadlocks */
+	SCRIPT_PROBE,  /* a probe for deadlocks */
+	SCRIPT_ASK,    /* which sessions wait for this lock? */
+	SCRIPT_WAITS   /* the answer of a host */
 } ScriptWord;
 
 typedef struct ScriptMessage
@@ -172,7 +175,10 @@ typedef struct ScriptMessage
 	bool shared;     /* WANT: the waiter is known to be a reader */
 	const char *key; /* WANT, FORCED */
 	size_t key_len;
-	ScriptProbe probe; /* PROBE */
+	ScriptProbe probe;        /* PROBE */
+	WaitingQuestion question; /* ASK; its key points into the text */
+	uint64 number;            /* WAITS: of the question */
+	WaitingHost waiting;      /* WAITS */
 } ScriptMessage;
 
 /* Reads a message that was sent at sent_us.  message->key points into text. */

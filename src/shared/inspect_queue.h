@@ -14,6 +14,7 @@
 #define REDLOCK_INSPECT_QUEUE_H
 
 #include "protocol/inspection.h"
+#include "protocol/waiting_hosts.h"
 
 /* Places: the most questions at a time. */
 #define INSPECT_PLACES 8
@@ -31,13 +32,19 @@ typedef struct InspectAnswer
 	char cursor[24];
 	int keys_len;
 	char keys[LUA_KEYS_SIZE];
+
+	/* of INSPECT_WAITING; the answer of a node that has passed the question on is INSPECTED_NONE */
+	bool complete; /* a quorum of nodes is complete */
+	int64 missing; /* see waiting_missing */
+	WaitingHosts waiting;
 } InspectAnswer;
 
 typedef enum InspectKind
 {
-	INSPECT_LOCK,  /* what do the nodes keep?  Uses key */
-	INSPECT_FORCE, /* release the lock by force; uses key, least, value: see force_release.lua */
-	INSPECT_SCAN   /* list some keys of one node; uses node, key: the pattern, value: the cursor */
+	INSPECT_LOCK,   /* what do the nodes keep?  Uses key */
+	INSPECT_FORCE,  /* release the lock by force; uses key, least, value: see force_release.lua */
+	INSPECT_SCAN,   /* list some keys of one node; uses node, key: the pattern, value: the cursor */
+	INSPECT_WAITING /* which hosts wait?  Uses key, holder */
 } InspectKind;
 
 /* A question, or an order. */
@@ -50,6 +57,8 @@ typedef struct InspectQuestion
 	char value[LUA_HELD_MAX + 1];
 	int key_len;
 	char key[INSPECT_KEY_SIZE];
+	int holders; /* WAITING: the hosts that hold the lock */
+	uint64 holder[WAITING_HOSTS_MAX];
 } InspectQuestion;
 
 /* The postmaster adds up the sizes; the caller of set_up holds AddinShmemInitLock. */
