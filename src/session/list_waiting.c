@@ -26,14 +26,11 @@ list_waiting(const LockName *name)
 {
 	WaitingHosts *hosts = palloc0(sizeof(WaitingHosts));
 	InspectQuestion question = {.kind = INSPECT_WAITING};
-	size_t prefix_len = strlen(redlock_key_prefix);
 	InspectAnswer *answer;
 	Inspection inspection;
 	WaitingHost here;
 
-	memcpy(question.key, redlock_key_prefix, prefix_len);
-	memcpy(question.key + prefix_len, name->utf8, name->utf8_len);
-	question.key_len = prefix_len + name->utf8_len;
+	inspect_set_key(&question, name, 0);
 	if (!has_local_node())
 	{
 		answer = inspect_lock(name);

@@ -2,7 +2,7 @@
  * inspect.c
  *		The functions that look at a lock without acquiring it: redlock_holder,
  *		redlock_holders, redlock_is_locked, redlock_waiters and redlock_inspect; and
- *		redlock_force_release.
+ *		redlock_ask_release and redlock_force_release.
  */
 #include "postgres.h"
 
@@ -22,6 +22,7 @@
 
 #include "protocol/permits.h"
 #include "protocol/value.h"
+#include "session/ask_release.h"
 #include "session/encoding.h"
 #include "session/force.h"
 #include "session/inspect_lock.h"
@@ -43,6 +44,7 @@ PG_FUNCTION_INFO_V1(redlock_inspect);
 PG_FUNCTION_INFO_V1(redlock_force_release);
 PG_FUNCTION_INFO_V1(redlock_holders);
 PG_FUNCTION_INFO_V1(redlock_waiters);
+PG_FUNCTION_INFO_V1(redlock_ask_release);
 #pragma GCC visibility pop
 
 /* Columns of redlock_holder. */
@@ -308,6 +310,21 @@ redlock_force_release(PG_FUNCTION_ARGS)
 	get_name(fcinfo, &name);
 	session_check_ready();
 	holder = force_release(&name);
+	if (holder == NULL)
+		PG_RETURN_NULL();
+	PG_RETURN_DATUM(CStringGetTextDatum(encoding_from_utf8(holder)));
+}
+
+/* redlock_ask_release(resource) */
+Datum
+redlock_ask_release(PG_FUNCTION_ARGS)
+{
+	LockName name;
+	char *holder;
+
+	get_name(fcinfo, &name);
+	session_check_ready();
+	holder = ask_release(&name);
 	if (holder == NULL)
 		PG_RETURN_NULL();
 	PG_RETURN_DATUM(CStringGetTextDatum(encoding_from_utf8(holder)));
