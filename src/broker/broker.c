@@ -37,15 +37,20 @@
 #include "broker/subscription.h"
 #include "broker/tls.h"
 #include "broker/trouble.h"
+#include "broker/waiting.h"
 #include "broker/world.h"
 #include "driver/driver.h"
 #include "driver/turns.h"
 #include "shared/clock.h"
 #include "shared/guc.h"
 #include "shared/lease.h"
+#include "shared/node_stats.h"
 #include "shared/node_status.h"
 
 #define TIMERS_PER_PASS 1000
+
+/* The broker knows so many of the latest asks for a release. */
+#define ASKS_KNOWN 64
 
 StaticAssertDecl(NODE_INDEXES <= LOOP_SOCKETS_MAX, "each connection needs a place in the loop");
 
@@ -70,7 +75,8 @@ static void on_called(RedisNode *node, int call, const redisReply *reply, int64 
 static void on_subscribed(RedisNode *node, const char *channel, size_t len, int64 now_us);
 static void on_hear(RedisNode *node, const char *channel, size_t len, const char *text,
 					size_t text_len, int64 now_us);
-static void hear_of_host(ScriptMessage *message, int64 now_us);
+static void hear_of_host(const RedisNode *node, ScriptMessage *message, int64 now_us);
+static bool is_new_ask(uint64 ask);
 static bool postmaster_stops(void);
 static bool all_released(void);
 static void detach(int code, Datum arg);
@@ -207,6 +213,7 @@ make_pass(int64 now_us)
 	if (probed_once)
 		wake_at_us = Min(wake_at_us, registry_on_time(now_us));
 	wake_at_us = Min(wake_at_us, inspector_on_time(probed_once, now_us, looked_us));
+	wake_at_us = Min(wake_at_us, waiting_on_time(looked_us));
 	for (int i = 0; i < NODE_INDEXES; i++)
 		if (!node_flush(node_at(i), now_us))
 			wake_at_us = now_us; /* leases took steps: another pass */
@@ -295,6 +302,10 @@ on_answer(RedisNode *node, const InFlight *sent, const ScriptAnswer *answer, int
 	Lease *lease = lease_at(sent->command.entry);
 	core_event reply = {0};
 
+	node_stats_answered(node->index, now_us - sent->sent_us);
+	if (answer->reply >= CORE_REPLY_ERROR && !lacks_script)
+		node_stats_count(
+			&node_stats[node->index].errors[node_error_class(answer->text, false, false)]);
 	if (!driver_on_answer(driver, node->index, &sent->command, lacks_script, now_us))
 		return;
 	if (!lacks_script)
@@ -391,8 +402,11 @@ on_change(RedisNode *node, NodeState before)
 	if (node->state == before)
 		return;
 	registry_changed();
+	if (node->state == NODE_QUARANTINED)
+		node_stats_count(&node_stats[node->index].quarantines);
 	if (before == NODE_HANDSHAKE && node_is_on_duty(node))
 	{
+		node_stats_count(&node_stats[node->index].connects);
 		node_news_of_praise(node);
 		subscription_open(node->index, redlock_clock_us());
 	}
@@ -403,7 +417,9 @@ on_change(RedisNode *node, NodeState before)
 static void
 on_called(RedisNode *node, int call, const redisReply *reply, int64 now_us)
 {
-	if (call >= INSPECTOR_CALLS)
+	if (call >= WAITING_CALLS)
+		waiting_hear_node(node, call, reply);
+	else if (call >= INSPECTOR_CALLS)
 		inspector_hear(node, call, reply, now_us);
 	else
 		registry_hear(node, call, reply, now_us);
@@ -430,8 +446,10 @@ on_hear(RedisNode *node, const char *channel, size_t len, const char *text, size
 	Lease *lease;
 
 	script_hear(text, text_len, now_us - members_round_trip_us() / 2, &message);
-	if (subscription_is_own(channel, len))
-		hear_of_host(&message, now_us);
+	if (message.word == SCRIPT_QUESTION)
+		waiting_answer(node, &message.question, now_us);
+	else if (subscription_is_own(channel, len))
+		hear_of_host(node, &message, now_us);
 	else if (message.word == SCRIPT_PERMIT)
 	{
 		lease = subscription_told_permit(node, channel, len, message.permit);
@@ -449,13 +467,16 @@ on_hear(RedisNode *node, const char *channel, size_t len, const char *text, size
 
 /* A message on this host's own channel. */
 static void
-hear_of_host(ScriptMessage *message, int64 now_us)
+hear_of_host(const RedisNode *node, ScriptMessage *message, int64 now_us)
 {
 	Lease *lease;
 
 	if (message->word == SCRIPT_PROBE)
 		deadlock_hear(&message->probe, now_us);
-	if (message->word != SCRIPT_WANT && message->word != SCRIPT_FORCED)
+	if (message->word == SCRIPT_WAITS)
+		waiting_hear_host(node, message->number, &message->waiting);
+	if (message->word != SCRIPT_WANT && message->word != SCRIPT_FORCED &&
+		message->word != SCRIPT_ASK)
 		return;
 	lease = subscription_lease(message->key, message->key_len);
 	if (message->word == SCRIPT_FORCED)
@@ -464,10 +485,34 @@ hear_of_host(ScriptMessage *message, int64 now_us)
 			driver_on_forced(driver, lease_index(lease), now_us);
 		return;
 	}
+	if (message->word == SCRIPT_ASK)
+	{
+		if (is_new_ask(message->ask) && lease != NULL)
+			lease_note_ask(lease);
+		return;
+	}
 	if (lease != NULL && message->waiters.count == 0)
 		lease_recall(lease);
 	else if (lease != NULL)
 		turns_note_waiter(driver, lease_index(lease), &message->waiters.waiter[0], message->shared);
+}
+
+/*
+ * Returns false for a further copy of an ask: each node sends one, a slow node perhaps when another
+ * session holds the lock.
+ */
+static bool
+is_new_ask(uint64 ask)
+{
+	static uint64 heard[ASKS_KNOWN];
+	static int next = 0;
+
+	for (int i = 0; i < ASKS_KNOWN; i++)
+		if (heard[i] == ask)
+			return false;
+	heard[next] = ask;
+	next = (next + 1) % ASKS_KNOWN;
+	return true;
 }
 
 /*

@@ -325,6 +325,12 @@ script_hear(const char *text, size_t len, int64 sent_us, ScriptMessage *message)
 		message->word = SCRIPT_FORCED;
 		return;
 	}
+	if (strcmp(word, "ask") == 0 && words_take(&text, end, &message->key, &message->key_len) &&
+		words_take_id(&text, end, &message->ask))
+	{
+		message->word = SCRIPT_ASK;
+		return;
+	}
 	if (strcmp(word, "want") == 0 && words_take(&text, end, &message->key, &message->key_len) &&
 		(take_waiter(&text, end, sent_us, &message->waiters) || is_try(text, end)))
 	{
@@ -337,6 +343,12 @@ script_hear(const char *text, size_t len, int64 sent_us, ScriptMessage *message)
 		message->word = SCRIPT_PROBE;
 		message->probe.shared = strcmp(word, PROBE_SHARED) == 0;
 	}
+	else if (strcmp(word, WAITING_QUESTION) == 0 &&
+			 waiting_read_question(text, end, &message->question))
+		message->word = SCRIPT_QUESTION;
+	else if (strcmp(word, WAITING_ANSWER) == 0 &&
+			 waiting_read_answer(text, end, &message->number, &message->waiting))
+		message->word = SCRIPT_WAITS;
 }
 
 /* Takes a waiter.  False: no valid host and time; anybody may publish. */
@@ -430,6 +442,17 @@ script_write_forced(char text[SCRIPT_WANT_MAX], const char *key, size_t key_len)
 	char *at = words_put_text(text, "forced");
 
 	at = words_put(at, key, key_len);
+	Assert(at - text <= SCRIPT_WANT_MAX);
+	return at - text;
+}
+
+size_t
+script_write_ask(char text[SCRIPT_WANT_MAX], const char *key, size_t key_len, uint64 ask)
+{
+	char *at = words_put_text(text, "ask");
+
+	at = words_put(at, key, key_len);
+	at = words_put_id(at, ask);
 	Assert(at - text <= SCRIPT_WANT_MAX);
 	return at - text;
 }

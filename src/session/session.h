@@ -66,6 +66,12 @@ extern bool session_release_detached(const LockName *name, int64 token);
 /* Returns the validity left in microseconds.  Raises an error if not held, or lost. */
 extern int64 session_check(uint64 hash, const char *name);
 
+/*
+ * Has an operator asked for the release since this session got the lock, or since an attached lock
+ * was detached?  Raises an error if not held, or lost.
+ */
+extern bool session_release_wanted(uint64 hash, const char *name);
+
 /* Returns why the lease was lost, as a sentence, if this session holds a lost lease; else NULL. */
 extern char *session_loss_reason(uint64 hash, const char *name);
 
