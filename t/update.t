@@ -167,7 +167,7 @@ sub calls_work
 		redlock_run          => [ "CALL redlock_run('n', 'DO \$\$ BEGIN END \$\$', '1 s', '30 s', '1 ms', '1 min')", '' ],
 		redlock_runs         => [ 'SELECT count(*) FROM redlock_runs', '0' ],
 		redlock_lock         => [ "CALL redlock_lock('n')", '' ],
-		redlock_lock_all     => [ "CALL redlock_lock_all('{n}')", '' ],
+		redlock_lock_all     => [ "CALL redlock_lock_all('{n}'); SELECT redlock_release('n')", 't' ],
 		redlock_release      => [ "SELECT redlock_release('n')", 't' ],
 		redlock_release_all  => [ 'SELECT redlock_release_all()', '1' ],
 		redlock_holder       => [ "SELECT state, nodes FROM redlock_holder('n')", "held|3" ],
