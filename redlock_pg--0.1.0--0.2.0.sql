@@ -4,7 +4,7 @@
 \echo Use "ALTER EXTENSION redlock_pg UPDATE TO '0.2.0'" to load this file. \quit
 
 -- These three have further arguments.  Functions with other arguments are other functions, so the
--- privileges of the old ones are given to the new ones.  redlock_acquire_all, redlock_lock,
+-- privileges of the old ones are given to the new ones.  redlock_acquire_all, redlock_lock, redlock_lock_all,
 -- redlock_release_wanted and the functions for detached locks get those of redlock_acquire,
 -- redlock_try_all and redlock_try_detached those of redlock_try.  Names are qualified and members of
 -- the extension, as others may have objects of the same names in its schema.
@@ -119,6 +119,19 @@ LANGUAGE C;
 COMMENT ON PROCEDURE redlock_lock(text, interval, interval, redlock_scope, interval, interval, interval, text, integer) IS
 'Acquires the distributed lock on a resource at session or call scope, as redlock_acquire does; redlock_token returns the token. Outside of a transaction block the call waits without a snapshot, so that VACUUM and CREATE INDEX CONCURRENTLY need not wait for the call';
 
+CREATE PROCEDURE redlock_lock_all(resources text[],
+                                  wait interval DEFAULT NULL,
+                                  ttl interval DEFAULT NULL,
+                                  scope redlock_scope DEFAULT 'session',
+                                  hold_at_least interval DEFAULT NULL,
+                                  hold_at_most interval DEFAULT NULL,
+                                  keep_idle interval DEFAULT NULL,
+                                  mode text DEFAULT 'exclusive')
+AS 'MODULE_PATHNAME', 'redlock_lock_all'
+LANGUAGE C;
+COMMENT ON PROCEDURE redlock_lock_all(text[], interval, interval, redlock_scope, interval, interval, interval, text) IS
+'Acquires the distributed locks on up to 64 resources, all or none, at session or call scope, as redlock_acquire_all does; redlock_token returns the token of each. Outside of a transaction block the call waits without a snapshot, as redlock_lock does';
+
 -- Detached locks.  Nothing in this script may use the new label, which its transaction adds.
 ALTER TYPE redlock_scope ADD VALUE 'detached';
 COMMENT ON TYPE redlock_scope IS
@@ -211,6 +224,27 @@ LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL RESTRICTED;
 COMMENT ON FUNCTION redlock_is_locked(text) IS
 'Returns whether a majority of the nodes has the lock on a resource as held, or as kept by hold_at_least, without acquiring it. A session that wants the lock calls redlock_try: the answer may be outdated at once';
 
+CREATE FUNCTION redlock_last_run(resource text,
+                                 OUT started timestamptz, OUT ended timestamptz,
+                                 OUT status text, OUT token bigint,
+                                 OUT cluster_name text, OUT host text, OUT host_id text,
+                                 OUT database text, OUT role text, OUT pid integer,
+                                 OUT message text, OUT nodes integer, OUT of_nodes integer)
+RETURNS record
+AS 'MODULE_PATHNAME', 'redlock_last_run'
+LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL RESTRICTED;
+COMMENT ON FUNCTION redlock_last_run(text) IS
+'Returns the last run of CALL redlock_run(..., record => true) with the lock on a resource that has ended, on any host, as a majority of the nodes knows it; nulls if no node has a note of a run. It is an error if no majority answers';
+
+CREATE FUNCTION redlock_waiters(resource text,
+                                OUT host text, OUT cluster_name text, OUT host_id text,
+                                OUT mode text, OUT sessions integer, OUT waits interval)
+RETURNS SETOF record
+AS 'MODULE_PATHNAME', 'redlock_waiters'
+LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL RESTRICTED;
+COMMENT ON FUNCTION redlock_waiters(text) IS
+'Returns the hosts with sessions that wait for the lock on a resource: how many sessions wait, and how long the longest wait is. Each host answers for itself; a warning says if the list is incomplete';
+
 CREATE FUNCTION redlock_inspect(resource text,
                                 OUT node text, OUT value text, OUT ttl interval,
                                 OUT counter bigint, OUT marker text, OUT error text)
@@ -245,7 +279,7 @@ BEGIN
     FOR changed IN
         SELECT p.oid, p.oid::regprocedure AS routine, u.proacl, u.proowner::regrole AS owner
           FROM pg_temp.redlock_update u
-          JOIN pg_proc p ON u.proname = CASE WHEN p.prosrc IN ('redlock_acquire_all', 'redlock_lock',
+          JOIN pg_proc p ON u.proname = CASE WHEN p.prosrc IN ('redlock_acquire_all', 'redlock_lock', 'redlock_lock_all',
                                                                    'redlock_release_detached',
                                                                    'redlock_check_detached', 'redlock_extend',
                                                                    'redlock_attach', 'redlock_release_wanted')

@@ -1,6 +1,7 @@
 /*
  * inspect_queue.h
- *		Shared memory: sessions that ask what the nodes keep of a lock, and the answers.
+ *		Shared memory: sessions that ask what the nodes keep of a lock or of a job, and the
+ *		answers.
  *
  * A session takes a place, writes its question, and wakes the broker.  The broker sends one
  * command to each node, writes the answers into the place, and wakes the session.  The session
@@ -14,6 +15,8 @@
 #define REDLOCK_INSPECT_QUEUE_H
 
 #include "protocol/inspection.h"
+#include "protocol/run_note.h"
+#include "protocol/waiting_hosts.h"
 
 /* Places: the most questions at a time. */
 #define INSPECT_PLACES 8
@@ -31,15 +34,28 @@ typedef struct InspectAnswer
 	char cursor[24];
 	int keys_len;
 	char keys[LUA_KEYS_SIZE];
+
+	/* of INSPECT_RUN */
+	core_mask noted; /* nodes with the note of the last run */
+	RunNote last_run;
+
+	/* of INSPECT_WAITING; the answer of a node that has passed the question on is INSPECTED_NONE */
+	bool complete; /* a quorum of nodes is complete */
+	int64 missing; /* see waiting_missing */
+	WaitingHosts waiting;
 } InspectAnswer;
 
 typedef enum InspectKind
 {
-	INSPECT_LOCK,  /* what do the nodes keep?  Uses key */
-	INSPECT_ASK,   /* ask the hosts that the nodes name for the release; uses key */
-	INSPECT_FORCE, /* release the lock by force; uses key, least, value: see force_release.lua */
-	INSPECT_SCAN   /* list some keys of one node; uses node, key: the pattern, value: the cursor */
+	INSPECT_LOCK,   /* what do the nodes keep?  Uses key */
+	INSPECT_ASK,    /* ask the hosts that the nodes name for the release; uses key */
+	INSPECT_FORCE,  /* release the lock by force; uses key, least, value: see force_release.lua */
+	INSPECT_SCAN,   /* list some keys of one node; uses node, key: the pattern, value: the cursor */
+	INSPECT_RUN,    /* which is the last run of a job?  Uses key: the job; value: a note to leave */
+	INSPECT_WAITING /* which hosts wait?  Uses key, holder */
 } InspectKind;
+
+#define INSPECT_KINDS (INSPECT_WAITING + 1)
 
 /* A question, or an order. */
 typedef struct InspectQuestion
@@ -47,10 +63,12 @@ typedef struct InspectQuestion
 	InspectKind kind;
 	int node;
 	int64 least;   /* the least new counter */
-	int value_len; /* FORCE: 0: any value */
-	char value[LUA_HELD_MAX + 1];
+	int value_len; /* FORCE: 0: any value; RUN: 0: no note */
+	char value[LUA_NOTE_MAX];
 	int key_len;
 	char key[INSPECT_KEY_SIZE];
+	int holders; /* WAITING: the hosts that hold the lock */
+	uint64 holder[WAITING_HOSTS_MAX];
 } InspectQuestion;
 
 /* The postmaster adds up the sizes; the caller of set_up holds AddinShmemInitLock. */
