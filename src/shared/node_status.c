@@ -55,6 +55,7 @@ static const struct
 
 static bool explains_silence(const NodeStatus *status);
 static const char *silence(const NodeStatus *status);
+static void append_silence(StringInfo text, const NodeStatus *status);
 
 Size
 node_status_size(void)
@@ -153,22 +154,32 @@ node_status_explain(core_mask yes, core_mask denying, core_mask silent)
 			appendStringInfoString(
 				&text, "another session holds the lock there, or has held the lock since");
 		else
-			appendStringInfoString(&text, node_status_silence(&status));
+			append_silence(&text, &status);
 	}
 	return text.data;
+}
+
+static void
+append_silence(StringInfo text, const NodeStatus *status)
+{
+	int64 quarantine_us = status->guard.until_us - redlock_clock_us();
+
+	appendStringInfoString(text, silence(status));
+	if (quarantine_us > 0 && status->evicts)
+		appendStringInfoString(text, " (in quarantine until that is changed)");
+	else if (quarantine_us > 0)
+		appendStringInfo(text, " (in quarantine for another %d s)",
+						 (int) (quarantine_us / 1000000) + 1);
 }
 
 char *
 node_status_silence(const NodeStatus *status)
 {
-	int64 quarantine_us = status->guard.until_us - redlock_clock_us();
+	StringInfoData text;
 
-	if (quarantine_us > 0 && status->evicts)
-		return psprintf("%s (in quarantine until that is changed)", silence(status));
-	if (quarantine_us > 0)
-		return psprintf("%s (in quarantine for another %d s)", silence(status),
-						(int) (quarantine_us / 1000000) + 1);
-	return pstrdup(silence(status));
+	initStringInfo(&text);
+	append_silence(&text, status);
+	return text.data;
 }
 
 char *

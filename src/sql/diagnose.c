@@ -26,7 +26,7 @@
 #include "shared/guc.h"
 #include "shared/lease.h"
 #include "shared/new_names.h"
-#include "sql/diagnose.h"
+#include "sql/diagnose_internal.h"
 
 /* How long the broker may take for the list of hosts. */
 #define PATIENCE_US (4 * redlock_node_timeout_ms * INT64CONST(1000))

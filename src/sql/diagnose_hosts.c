@@ -8,7 +8,7 @@
 
 #include "shared/guc.h"
 #include "shared/lease.h"
-#include "sql/diagnose.h"
+#include "sql/diagnose_internal.h"
 
 /* Hosts that are named; further hosts are counted. */
 #define HOSTS_NAMED 5

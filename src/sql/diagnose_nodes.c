@@ -14,7 +14,7 @@
 #include "protocol/lua.h"
 #include "session/session.h"
 #include "shared/guc.h"
-#include "sql/diagnose.h"
+#include "sql/diagnose_internal.h"
 
 /* An error of a node that votes is reported for so long. */
 #define ERROR_LATELY_US (10 * USECS_PER_MINUTE)

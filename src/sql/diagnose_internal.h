@@ -1,10 +1,10 @@
 /*
- * diagnose.h
- *		What the files diagnose*.c share: a diagnosis in the making, and the checks.  No other file
- *		includes this header: lint checks that.
+ * diagnose_internal.h
+ *		What the files diagnose.c and diagnose_*.c share: a diagnosis in the making, and the checks.
+ *		No other file includes this header: lint checks that.
  */
-#ifndef REDLOCK_DIAGNOSE_H
-#define REDLOCK_DIAGNOSE_H
+#ifndef REDLOCK_DIAGNOSE_INTERNAL_H
+#define REDLOCK_DIAGNOSE_INTERNAL_H
 
 #include "nodes/pg_list.h"
 
@@ -63,4 +63,4 @@ extern bool diagnose_has_quorum(const Diagnosis *diagnosis);
 /* diagnose_nodes.c: does the node vote for new locks? */
 extern bool diagnose_votes(const NodeStatus *status);
 
-#endif /* REDLOCK_DIAGNOSE_H */
+#endif /* REDLOCK_DIAGNOSE_INTERNAL_H */
