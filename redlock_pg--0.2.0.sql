@@ -74,6 +74,17 @@ LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
 COMMENT ON FUNCTION redlock_try_all(text[], interval, redlock_scope, interval, interval, interval, text, interval) IS
 'Acquires the distributed locks on up to 64 resources if all locks are free, or get free within "wait" (zero by default; NULL: without end), and returns true; returns false, and acquires no lock, if another session holds one of the locks or asked first';
 
+CREATE FUNCTION redlock_try_detached(resource text,
+                                     hold_at_most interval,
+                                     wait interval DEFAULT '0',
+                                     ttl interval DEFAULT NULL,
+                                     hold_at_least interval DEFAULT NULL)
+RETURNS bigint
+AS 'MODULE_PATHNAME', 'redlock_try_detached'
+LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
+COMMENT ON FUNCTION redlock_try_detached(text, interval, interval, interval, interval) IS
+'Acquires the distributed lock on a resource as redlock_try does, at the scope "detached", and returns the token that checks, extends and releases the lock; returns NULL if another session holds the lock or asked first';
+
 CREATE FUNCTION redlock_release(resource text)
 RETURNS boolean
 AS 'MODULE_PATHNAME', 'redlock_release'
@@ -138,6 +149,13 @@ LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
 COMMENT ON FUNCTION redlock_token(text) IS
 'Returns the fencing token of a lock of this session, or NULL if the session does not hold the lock. See redlock_check for whether the lease is still valid';
 
+CREATE FUNCTION redlock_release_wanted(resource text)
+RETURNS boolean
+AS 'MODULE_PATHNAME', 'redlock_release_wanted'
+LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
+COMMENT ON FUNCTION redlock_release_wanted(text) IS
+'Returns whether an operator has called redlock_ask_release for the lock since this session got the lock; fails if the session does not hold the lock, or if the lease was lost. Reads shared memory only: for loops of long jobs';
+
 --
 -- Looking at a lock
 --
@@ -192,6 +210,14 @@ LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL RESTRICTED;
 COMMENT ON FUNCTION redlock_inspect(text) IS
 'Returns what each node keeps of the lock on a resource. For support: the value has the secret of the lease';
 REVOKE EXECUTE ON FUNCTION redlock_inspect(text) FROM PUBLIC;
+
+CREATE FUNCTION redlock_ask_release(resource text)
+RETURNS text
+AS 'MODULE_PATHNAME', 'redlock_ask_release'
+LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
+COMMENT ON FUNCTION redlock_ask_release(text) IS
+'Asks the holder of the lock on a resource, on any host, to release the lock: redlock_release_wanted tells the holder, and an idle lock is released at once. Does not wait for the release. Returns the description of the holder, or NULL if nobody holds the lock. For operators';
+REVOKE EXECUTE ON FUNCTION redlock_ask_release(text) FROM PUBLIC;
 
 CREATE FUNCTION redlock_force_release(resource text)
 RETURNS text
@@ -392,7 +418,10 @@ CREATE FUNCTION redlock_lock_rows(OUT resource text, OUT state text,
                                   OUT since timestamptz, OUT held_by text,
                                   OUT gate_classid oid, OUT gate_objid oid,
                                   OUT role oid, OUT until timestamptz,
-                                  OUT permit integer, OUT mode text)
+                                  OUT permit integer, OUT mode text,
+                                  OUT holder_cluster_name text, OUT holder_host text,
+                                  OUT holder_database text, OUT holder_role text,
+                                  OUT holder_pid integer)
 RETURNS SETOF record
 AS 'MODULE_PATHNAME', 'redlock_lock_rows'
 LANGUAGE C VOLATILE PARALLEL RESTRICTED;
@@ -464,7 +493,8 @@ CREATE VIEW redlock_locks AS
     WITH l AS MATERIALIZED (SELECT * FROM redlock_lock_rows())
     SELECT resource, state, scope, pid, d.datname AS database, token,
            valid_for, ttl, since, held_by,
-           pg_catalog.pg_get_userbyid(l.role) AS role, until, permit, mode
+           pg_catalog.pg_get_userbyid(l.role) AS role, until, permit, mode,
+           holder_cluster_name, holder_host, holder_database, holder_role, holder_pid
       FROM l LEFT JOIN pg_catalog.pg_database d ON d.oid = l.database
     UNION ALL
     -- sessions queued behind another session of this server.  Some of these have entered the
@@ -472,7 +502,8 @@ CREATE VIEW redlock_locks AS
     -- a lock
     SELECT DISTINCT l.resource, 'queued', NULL, g.pid, NULL::name, NULL::bigint,
            NULL::interval, NULL::interval, g.waitstart, NULL, NULL::name, NULL::timestamptz, NULL::integer,
-           CASE g.mode WHEN 'ShareLock' THEN 'shared' ELSE 'exclusive' END
+           CASE g.mode WHEN 'ShareLock' THEN 'shared' ELSE 'exclusive' END,
+           NULL, NULL, NULL, NULL, NULL::integer
       FROM pg_catalog.pg_locks g
       JOIN l ON g.classid = l.gate_classid AND g.objid = l.gate_objid
      WHERE g.locktype = 'userlock' AND g.database = 0 AND g.objsubid = 0
@@ -511,6 +542,16 @@ COMMENT ON COLUMN redlock_locks.permit IS
 'Number of the permit, of a lock with permits; null of other locks, and while waiting for any permit';
 COMMENT ON COLUMN redlock_locks.mode IS
 'exclusive or shared. A held shared lock has a row for each reader of this server';
+COMMENT ON COLUMN redlock_locks.holder_cluster_name IS
+'From held_by: cluster_name of the holder''s server';
+COMMENT ON COLUMN redlock_locks.holder_host IS
+'From held_by: machine of the holder';
+COMMENT ON COLUMN redlock_locks.holder_database IS
+'From held_by: database of the holder';
+COMMENT ON COLUMN redlock_locks.holder_role IS
+'From held_by: role of the holder';
+COMMENT ON COLUMN redlock_locks.holder_pid IS
+'From held_by: process of the holder; null of a detached lock';
 
 CREATE VIEW redlock_nodes AS
     SELECT n.node, n.state, n.last_error, n.last_error_at, n.rtt_us, n.votes_yes, n.votes_no,
@@ -643,8 +684,125 @@ COMMENT ON COLUMN redlock_stats.unsettled IS
 COMMENT ON COLUMN redlock_stats.kept_until IS
 'End of keys that hold_at_least keeps after a release only at nodes of another list; null if there are none';
 
+-- Statistics.
+
+CREATE FUNCTION redlock_stat_node_rows(OUT node text, OUT commands bigint, OUT answers bigint,
+                                       OUT timeouts bigint, OUT connection_errors bigint,
+                                       OUT refusals bigint, OUT memory_errors bigint,
+                                       OUT other_errors bigint, OUT connects bigint,
+                                       OUT quarantines bigint,
+                                       OUT total_answer_time double precision,
+                                       OUT max_answer_time double precision,
+                                       OUT answer_histogram bigint[], OUT memory_used bigint,
+                                       OUT stats_reset timestamptz)
+RETURNS SETOF record
+AS 'MODULE_PATHNAME', 'redlock_stat_node_rows'
+LANGUAGE C VOLATILE PARALLEL RESTRICTED;
+COMMENT ON FUNCTION redlock_stat_node_rows() IS
+'Counts and answer times of the nodes; read them through the view redlock_stat_nodes';
+
+CREATE FUNCTION redlock_stat_resource_rows(OUT resource text, OUT permit integer,
+                                           OUT from_nodes bigint, OUT handed_over bigint,
+                                           OUT from_idle bigint, OUT joined bigint,
+                                           OUT refused bigint, OUT timed_out bigint,
+                                           OUT lost bigint, OUT deadlocks bigint,
+                                           OUT total_wait_time double precision,
+                                           OUT max_wait_time double precision,
+                                           OUT wait_histogram bigint[],
+                                           OUT total_hold_time double precision,
+                                           OUT max_hold_time double precision,
+                                           OUT hold_histogram bigint[],
+                                           OUT stats_since timestamptz)
+RETURNS SETOF record
+AS 'MODULE_PATHNAME', 'redlock_stat_resource_rows'
+LANGUAGE C VOLATILE PARALLEL RESTRICTED;
+COMMENT ON FUNCTION redlock_stat_resource_rows() IS
+'Counts and times of the most used resources; read them through the view redlock_stat_resources';
+
+CREATE FUNCTION redlock_stat_reset()
+RETURNS void
+AS 'MODULE_PATHNAME', 'redlock_stat_reset'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION redlock_stat_reset() IS
+'Sets the counts and times of redlock_stat_nodes and redlock_stat_resources to zero. For operators';
+REVOKE EXECUTE ON FUNCTION redlock_stat_reset() FROM PUBLIC;
+
+CREATE VIEW redlock_stat_nodes AS SELECT * FROM redlock_stat_node_rows();
+COMMENT ON VIEW redlock_stat_nodes IS
+'Commands of this server to each node, the errors, and the times of the answers, since stats_reset';
+COMMENT ON COLUMN redlock_stat_nodes.node IS
+'Address, without user and password';
+COMMENT ON COLUMN redlock_stat_nodes.commands IS
+'Commands on locks that the broker sent';
+COMMENT ON COLUMN redlock_stat_nodes.answers IS
+'Answers to these commands, also errors';
+COMMENT ON COLUMN redlock_stat_nodes.timeouts IS
+'Connections that the broker closed or did not get, since no answer came in time';
+COMMENT ON COLUMN redlock_stat_nodes.connection_errors IS
+'Connections that broke or failed, without timeouts';
+COMMENT ON COLUMN redlock_stat_nodes.refusals IS
+'Handshakes and commands that the node refused by password or rights, and handshakes with a node that must not vote';
+COMMENT ON COLUMN redlock_stat_nodes.memory_errors IS
+'Commands that failed because the node was full';
+COMMENT ON COLUMN redlock_stat_nodes.other_errors IS
+'All other errors: redlock_nodes.last_error has the latest error';
+COMMENT ON COLUMN redlock_stat_nodes.connects IS
+'Connections that the node accepted, with all checks';
+COMMENT ON COLUMN redlock_stat_nodes.quarantines IS
+'Quarantines that began';
+COMMENT ON COLUMN redlock_stat_nodes.total_answer_time IS
+'Sum of the times from each command to its answer, in milliseconds';
+COMMENT ON COLUMN redlock_stat_nodes.max_answer_time IS
+'Longest time from a command to its answer, in milliseconds';
+COMMENT ON COLUMN redlock_stat_nodes.answer_histogram IS
+'Element n counts the answers after at least 2^(n-1) and less than 2^n microseconds; the first also faster, the last also slower answers';
+COMMENT ON COLUMN redlock_stat_nodes.memory_used IS
+'Bytes of memory that the node uses now; null if the node does not tell';
+COMMENT ON COLUMN redlock_stat_nodes.stats_reset IS
+'Start of the counts: redlock_stat_reset, the start of the server, or the first use of the node';
+
+CREATE VIEW redlock_stat_resources AS SELECT * FROM redlock_stat_resource_rows();
+COMMENT ON VIEW redlock_stat_resources IS
+'How the sessions of this server acquired, awaited and held the resources that they use most; at most 1024 rows';
+COMMENT ON COLUMN redlock_stat_resources.resource IS
+'Name of the lock';
+COMMENT ON COLUMN redlock_stat_resources.permit IS
+'Number of the permit; null of other locks, and in the row that has refused, timed_out and deadlocks of a lock with permits';
+COMMENT ON COLUMN redlock_stat_resources.from_nodes IS
+'Acquisitions that the nodes granted';
+COMMENT ON COLUMN redlock_stat_resources.handed_over IS
+'Acquisitions by a hand-over between sessions of this server';
+COMMENT ON COLUMN redlock_stat_resources.from_idle IS
+'Acquisitions of an idle lease of this server';
+COMMENT ON COLUMN redlock_stat_resources.joined IS
+'Readers that joined the lease of other readers of this server';
+COMMENT ON COLUMN redlock_stat_resources.refused IS
+'Calls without a wait that found another holder';
+COMMENT ON COLUMN redlock_stat_resources.timed_out IS
+'Calls that ended by wait or lock_timeout';
+COMMENT ON COLUMN redlock_stat_resources.lost IS
+'Leases lost, also by hold_at_most';
+COMMENT ON COLUMN redlock_stat_resources.deadlocks IS
+'Calls that ended by a deadlock';
+COMMENT ON COLUMN redlock_stat_resources.total_wait_time IS
+'Sum of the times from the call to the acquisition, the timeout or the deadlock, in milliseconds; without refused calls and joined readers';
+COMMENT ON COLUMN redlock_stat_resources.max_wait_time IS
+'Longest such time, in milliseconds';
+COMMENT ON COLUMN redlock_stat_resources.wait_histogram IS
+'Element n counts such times of at least 2^(n-1) and less than 2^n microseconds; the first also shorter, the last also longer times';
+COMMENT ON COLUMN redlock_stat_resources.total_hold_time IS
+'Sum of the times from an acquisition to the release, in milliseconds; of a shared lock from the first reader to the last reader';
+COMMENT ON COLUMN redlock_stat_resources.max_hold_time IS
+'Longest such time, in milliseconds';
+COMMENT ON COLUMN redlock_stat_resources.hold_histogram IS
+'Element n counts such times of at least 2^(n-1) and less than 2^n microseconds; the first also shorter, the last also longer times';
+COMMENT ON COLUMN redlock_stat_resources.stats_since IS
+'Start of the counts: redlock_stat_reset, or the first use since the resource has a row';
+
 -- The functions too, whatever the default privileges: to call a function in a view, the
 -- role that reads the view needs the right, not the view's owner.
-GRANT SELECT ON redlock_locks, redlock_nodes, redlock_hosts, redlock_stats, redlock_roles TO PUBLIC;
+GRANT SELECT ON redlock_locks, redlock_nodes, redlock_hosts, redlock_stats, redlock_roles,
+    redlock_stat_nodes, redlock_stat_resources TO PUBLIC;
 GRANT EXECUTE ON FUNCTION redlock_lock_rows, redlock_node_rows, redlock_node_list_rows,
-    redlock_role_rows, redlock_host_rows, redlock_counter_row, redlock_unsettled_row TO PUBLIC;
+    redlock_role_rows, redlock_host_rows, redlock_counter_row, redlock_unsettled_row,
+    redlock_stat_node_rows, redlock_stat_resource_rows TO PUBLIC;

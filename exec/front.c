@@ -40,12 +40,17 @@ static sigset_t blocked_before;
 
 /* ---- the start ---- */
 
-/* Signals wait for signalfd, also those of SIGTTOU: the front changes the terminal's group. */
+/*
+ * Signals wait for signalfd, also those of SIGTTOU: the front changes the terminal's group.  A
+ * caller may have left SIGCHLD ignored: then the kernel would reap the command, and its exit code
+ * would be lost.
+ */
 static void
 block_signals(void)
 {
 	sigset_t set;
 
+	(void) signal(SIGCHLD, SIG_DFL);
 	sigemptyset(&set);
 	for (size_t i = 0; i < sizeof(forwarded) / sizeof(forwarded[0]); i++)
 		sigaddset(&set, forwarded[i]);
@@ -238,7 +243,7 @@ wait_for_event(int64_t at_us)
 	}
 }
 
-/* Lets the keeper release the lock, and waits for its end.  Kills a keeper that is late. */
+/* Lets the keeper release the lock, waits for the keeper's end, and kills a late keeper. */
 static void
 end_keeper(void)
 {

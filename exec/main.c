@@ -2,12 +2,14 @@
  * main.c
  *		redlock-exec: options, and the order of the steps.
  */
+#include <fcntl.h>
 #include <getopt.h>
 #include <locale.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "redlock_exec.h"
 
@@ -194,7 +196,11 @@ read_options(int argc, char **argv, Options *options)
 					fputs(help, stdout);
 					exit(0);
 				}
-				complain("unknown option \"%s\"", argv[optind - 1]);
+				/* getopt is still within a word of several short options */
+				if (optopt != 0 && strncmp(argv[optind - 1], "--", 2) != 0)
+					complain("unknown option \"-%c\"", optopt);
+				else
+					complain("unknown option \"%s\"", argv[optind - 1]);
 				fail_usage(NULL);
 				break;
 			default:
@@ -212,6 +218,22 @@ read_options(int argc, char **argv, Options *options)
 	options->command = argv + count + 1;
 }
 
+/*
+ * The caller may have closed a standard descriptor.  The connection must not take its number: the
+ * keeper redirects these numbers, and messages go to one.  The command gets the number closed.
+ */
+static void
+fill_standard_descriptors(void)
+{
+	int fd;
+
+	do
+		fd = open("/dev/null", O_RDWR | O_CLOEXEC);
+	while (fd >= 0 && fd <= STDERR_FILENO);
+	if (fd >= 0)
+		(void) close(fd);
+}
+
 int
 main(int argc, char **argv)
 {
@@ -219,6 +241,7 @@ main(int argc, char **argv)
 	Grant grant;
 	PGconn *conn;
 
+	fill_standard_descriptors();
 	(void) setlocale(LC_ALL, "");
 	read_options(argc, argv, &options);
 	conn = lock_connect(&options);

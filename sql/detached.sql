@@ -81,6 +81,38 @@ SELECT redlock_release('b', :token);
 \set VERBOSITY default
 TABLE ended;
 
+-- a try that returns the token; null while another session holds the lock
+SELECT redlock_try_detached('a', '1 min') IS NULL AS held;
+SELECT redlock_try_detached('a', '1 min', wait => '50 ms') IS NULL AS still_held;
+SET lock_timeout = '50 ms';
+\set VERBOSITY terse
+SELECT redlock_try_detached('a', '1 min', wait => NULL);
+\set VERBOSITY default
+RESET lock_timeout;
+SELECT redlock_try_detached(resource => 'tried', hold_at_most => '10 min', wait => '1 s', ttl => '5 s', hold_at_least => '1 ms') AS tried \gset
+SELECT state, scope, pid, role, ttl, token = :tried AS token, until > now() AS ends FROM redlock_locks WHERE resource = 'tried';
+SELECT redlock_extend('tried', :tried, '1 hour') > now() AS extended, redlock_check('tried', :tried) > '0' AS valid;
+BEGIN;
+SELECT redlock_attach('tried', :tried);
+SELECT redlock_token('tried') = :tried AS attached;
+COMMIT;
+SELECT redlock_release('tried', :tried);
+-- the errors of redlock_try
+SELECT redlock_try_detached(NULL, '1 min');
+SELECT redlock_try_detached('tried', NULL);
+SELECT redlock_try_detached('tried', '0');
+SELECT redlock_try_detached('tried', '1 day 1 s');
+SELECT redlock_try_detached('tried', '1 min', hold_at_least => '2 min');
+SELECT redlock_try_detached('tried', '1 min', wait => '-1 s');
+SELECT redlock_try_detached('tried', '1 min', ttl => '1 hour');
+SELECT redlock_try('tried', scope => 'session');
+SELECT redlock_try_detached('tried', '1 min');
+SELECT redlock_release('tried');
+-- the end of hold_at_most frees the lock
+SELECT redlock_try_detached('tried', '50 ms') > 0 AS tried;
+SELECT redlock_try_detached('tried', '1 min', wait => '10 s') AS tried \gset
+SELECT redlock_release('tried', :tried);
+
 -- the role, and its members; a superuser may
 SET ROLE regress_redlock_stranger;
 SELECT redlock_check('a', :token);
@@ -136,6 +168,7 @@ SELECT redlock_acquire('error', scope => 'detached', hold_at_most => '10 min') /
 ROLLBACK TO s;
 ROLLBACK;
 SELECT redlock_acquire('one too many', scope => 'detached', hold_at_most => '10 min');
+SELECT redlock_try_detached('one too many', '10 min');
 DISCARD ALL;
 SELECT pg_advisory_unlock_all();
 SELECT redlock_release_all();

@@ -13,9 +13,9 @@ CREATE ROLE regress_redlock_yes;
 -- The statement of docs/how-to/permissions.md.
 REVOKE EXECUTE ON ROUTINE
     redlock_acquire, redlock_acquire_all, redlock_try, redlock_try_all,
-    redlock_run, redlock_lock, redlock_release(text), redlock_release(text, bigint),
-    redlock_release_all, redlock_check(text), redlock_check(text, bigint),
-    redlock_extend, redlock_attach, redlock_token, redlock_fence FROM PUBLIC;
+    redlock_try_detached, redlock_run, redlock_lock, redlock_release(text),
+    redlock_release(text, bigint), redlock_release_all, redlock_check(text), redlock_check(text, bigint),
+    redlock_extend, redlock_attach, redlock_token, redlock_release_wanted, redlock_fence FROM PUBLIC;
 
 -- Nothing is left to PUBLIC but what the views read.
 SELECT p.proname, p.prokind
@@ -41,7 +41,10 @@ SELECT state, pid IS NOT NULL AS named FROM redlock_holder('held');
 SELECT redlock_is_locked('held');
 SELECT count(*) FROM redlock_holders('held');
 SELECT count(*) FROM redlock_inspect('held');
+SELECT redlock_release_wanted('held');
+SELECT redlock_ask_release('held');
 SELECT redlock_force_release('held');
+SELECT redlock_stat_reset();
 SELECT resource, state FROM redlock_locks WHERE state = 'held';
 SELECT count(*) = :nodes AS all_of_them FROM redlock_nodes;
 SELECT count(*) FROM redlock_hosts;
@@ -53,33 +56,41 @@ SELECT redlock_release('held');
 -- one with GRANT EXECUTE can do all that was revoked
 GRANT EXECUTE ON ROUTINE
     redlock_acquire, redlock_acquire_all, redlock_try, redlock_try_all,
-    redlock_run, redlock_lock, redlock_release(text), redlock_release(text, bigint),
-    redlock_release_all, redlock_check(text), redlock_check(text, bigint),
-    redlock_extend, redlock_attach, redlock_token, redlock_fence TO regress_redlock_yes;
+    redlock_try_detached, redlock_run, redlock_lock, redlock_release(text),
+    redlock_release(text, bigint), redlock_release_all, redlock_check(text), redlock_check(text, bigint),
+    redlock_extend, redlock_attach, redlock_token, redlock_release_wanted, redlock_fence TO regress_redlock_yes;
 SET ROLE regress_redlock_yes;
 SELECT redlock_acquire('a', scope => 'session') > 0, redlock_try('a', scope => 'session');
 SELECT redlock_fence('a') = redlock_token('a'), redlock_check('a') > '0';
+SELECT redlock_release_wanted('a');
+SELECT redlock_release_wanted('b');
 CALL redlock_run('b', 'SELECT redlock_check(''b'')');
 SELECT redlock_release('a'), redlock_release_all();
 RESET ROLE;
 
 -- what an administrator may do can be granted
-GRANT EXECUTE ON FUNCTION redlock_holders, redlock_inspect, redlock_force_release TO regress_redlock_yes;
+GRANT EXECUTE ON FUNCTION redlock_holders, redlock_inspect, redlock_ask_release, redlock_force_release,
+    redlock_stat_reset TO regress_redlock_yes;
 SET ROLE regress_redlock_yes;
 SELECT count(*) FROM redlock_holders('nothing');
+SELECT redlock_ask_release('nothing') IS NULL AS nothing;
 SELECT redlock_force_release('nothing') IS NULL AS nothing, count(*) > 0 AS nodes FROM redlock_inspect('nothing');
+SELECT redlock_stat_reset();
 RESET ROLE;
 
 -- All routines of the schema at once: what the views need is given back.
 REVOKE EXECUTE ON ALL ROUTINES IN SCHEMA public FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION redlock_lock_rows, redlock_node_rows, redlock_node_list_rows,
-    redlock_role_rows, redlock_host_rows, redlock_counter_row, redlock_unsettled_row TO PUBLIC;
+    redlock_role_rows, redlock_host_rows, redlock_counter_row, redlock_unsettled_row,
+    redlock_stat_node_rows, redlock_stat_resource_rows TO PUBLIC;
 SET ROLE regress_redlock_no;
 SELECT count(*) >= 0 AS readable FROM redlock_locks;
 SELECT count(*) = :nodes AS all_of_them FROM redlock_nodes;
 SELECT count(*) FROM redlock_hosts;
 SELECT count(*) FROM redlock_stats;
 SELECT count(*) >= 0 AS readable FROM redlock_roles;
+SELECT count(*) = :nodes AS all_of_them FROM redlock_stat_nodes;
+SELECT count(*) >= 0 AS readable FROM redlock_stat_resources;
 RESET ROLE;
 
 -- Where new functions are closed to PUBLIC, the views can be read all the same.
@@ -93,6 +104,8 @@ SELECT count(*) = :nodes AS all_of_them FROM redlock_nodes;
 SELECT count(*) FROM redlock_hosts;
 SELECT count(*) FROM redlock_stats;
 SELECT count(*) >= 0 AS readable FROM redlock_roles;
+SELECT count(*) = :nodes AS all_of_them FROM redlock_stat_nodes;
+SELECT count(*) >= 0 AS readable FROM redlock_stat_resources;
 RESET ROLE;
 
 -- as it was

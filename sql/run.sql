@@ -4,7 +4,8 @@
 -- Protects from: a job that runs without its lock, or that leaves it behind, in
 -- particular when it fails; a lock that is given away when the job commits; a job
 -- whose changes are lost; a command that does nothing without a word, or fails
--- without telling what to do; an error context that outlives its call.
+-- without telling what to do; an error context that outlives its call; a record of a run in a
+-- transaction block that outlives the transaction, or that is missing after the commit.
 
 CREATE VIEW held AS
     SELECT resource, state, scope FROM redlock_locks
@@ -77,7 +78,6 @@ CALL redlock_run('job', 'CREATE INDEX CONCURRENTLY ON work (n)');
 CALL redlock_run('job', 'CREATE DATABASE regress_redlock');
 CALL redlock_run('job', 'DO $$ BEGIN EXECUTE ''VACUUM work''; END $$');
 -- what others forbid, by the same code, is no such thing
-CALL redlock_run('job', 'CALL redlock_run(''job 2'', ''SELECT 1'', record => true); DO $$ BEGIN CALL redlock_run(''job 2'', ''SELECT 1'', record => true); EXCEPTION WHEN division_by_zero THEN END $$');
 CALL redlock_run('job', 'DO $$ BEGIN RAISE ''mine'' USING ERRCODE = ''25001'', HINT = ''my hint''; END $$');
 CALL redlock_run('job', 'DO $$ BEGIN RAISE ''mine'' USING ERRCODE = ''25001''; END $$');
 CALL redlock_run('job', 'SELECT 1; SET TRANSACTION ISOLATION LEVEL SERIALIZABLE');
@@ -172,6 +172,64 @@ ROLLBACK;
 TABLE work;
 TABLE held;
 
+-- a record in a transaction block belongs to the transaction
+DELETE FROM redlock_runs;
+CREATE VIEW runs AS
+    SELECT resource, command, status, token > 0 AS token, ended >= started AS ended, message
+      FROM redlock_runs ORDER BY started;
+BEGIN;
+CALL redlock_run('job', 'SELECT 1', record => true);
+TABLE runs;
+TABLE held;
+ROLLBACK;
+TABLE runs;
+BEGIN;
+CALL redlock_run('job', 'INSERT INTO work SELECT 8, status FROM runs', record => true, fence => true);
+SELECT token = (SELECT token FROM redlock_fences WHERE resource = 'job') AS fenced FROM redlock_runs;
+SAVEPOINT s;
+CALL redlock_run('to savepoint', 'SELECT 1', record => true);
+ROLLBACK TO s;
+CALL redlock_run('bad', 'SELECT 1 / 0', record => true);
+ROLLBACK TO s;
+COMMIT;
+TABLE runs;
+DELETE FROM work WHERE n = 8 RETURNING under;
+-- also at the higher isolation levels, and in a transaction that becomes read-only
+DELETE FROM redlock_runs;
+BEGIN ISOLATION LEVEL SERIALIZABLE;
+\set VERBOSITY terse
+CALL redlock_run('job', 'SET TRANSACTION READ ONLY', record => true);
+COMMIT;
+BEGIN ISOLATION LEVEL REPEATABLE READ;
+SELECT count(*) FROM redlock_runs;
+CALL redlock_run('job', 'SELECT 2', record => true);
+COMMIT;
+\set VERBOSITY default
+-- in a function, and where an error is caught
+CREATE FUNCTION run_recorded(command text) RETURNS void LANGUAGE plpgsql AS
+	$$ BEGIN CALL redlock_run('job', command, record => true); END $$;
+SELECT run_recorded('SELECT 3');
+DO $$ BEGIN
+	CALL redlock_run('job', 'SELECT 4', record => true);
+	BEGIN
+		CALL redlock_run('job', 'SELECT 5', record => true);
+		CALL redlock_run('job', 'SELECT 1 / 0', record => true);
+	EXCEPTION WHEN division_by_zero THEN
+		CALL redlock_run('job', 'SELECT 6', record => true);
+	END;
+	BEGIN
+		CALL redlock_run('job', 'SELECT 7', record => true);
+	EXCEPTION WHEN division_by_zero THEN
+	END;
+END $$;
+CALL redlock_run('job', 'SELECT run_recorded(''SELECT 8'')', record => true);
+TABLE runs;
+TABLE held;
+TABLE gates;
+DROP FUNCTION run_recorded;
+DELETE FROM redlock_runs;
+DELETE FROM redlock_fences WHERE resource = 'job';
+
 -- what the session holds already
 SELECT redlock_acquire('job', scope => 'session') > 0;
 CALL redlock_run('job', 'CALL in_steps()');
@@ -200,6 +258,6 @@ ROLLBACK;
 RESET session_replication_role;
 \set VERBOSITY default
 
-DROP VIEW held, gates;
+DROP VIEW held, gates, runs;
 DROP TABLE work;
 DROP PROCEDURE in_steps, two_jobs;

@@ -13,6 +13,20 @@ SELECT name, vartype, unit, context, boot_val, min_val, max_val, enumvals
 SELECT name FROM pg_settings
  WHERE name LIKE 'redlock.%' AND coalesce(short_desc, '') = '';
 
+-- allowed_scopes: superusers.  sql/allowed_scopes.sql has the effects
+SHOW redlock.allowed_scopes;
+SET redlock.allowed_scopes = '';
+\echo :SQLSTATE
+SET redlock.allowed_scopes = 'transaction, , call';
+SET redlock.allowed_scopes = 'call, sesion, transaction';
+\echo :SQLSTATE
+SET redlock.allowed_scopes = 'call, session, call';
+\echo :SQLSTATE
+SHOW redlock.allowed_scopes;
+SET redlock.allowed_scopes = session, call;
+SHOW redlock.allowed_scopes;
+RESET redlock.allowed_scopes;
+
 -- ttl: each session may choose
 SHOW redlock.ttl;
 SET redlock.ttl = '99ms';

@@ -26,7 +26,8 @@ END $$;
 -- columns
 SELECT c.relname, a.attname, format_type(a.atttypid, a.atttypmod)
   FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid
- WHERE c.relname IN ('redlock_locks', 'redlock_nodes', 'redlock_hosts', 'redlock_stats', 'redlock_roles') AND a.attnum > 0
+ WHERE c.relname IN ('redlock_locks', 'redlock_nodes', 'redlock_hosts', 'redlock_stats', 'redlock_roles',
+                     'redlock_stat_nodes', 'redlock_stat_resources') AND a.attnum > 0
  ORDER BY c.relname COLLATE "C", a.attnum;
 
 -- all nodes, all ready, by address only

@@ -57,7 +57,8 @@ sub exec_program
 =item exec_start(cluster, arguments, command, options)
 
 Starts redlock-exec with these arguments, with the cluster's database postgres as its own.
-Options: B<stdin>, a path. Methods of the result:
+Options: B<stdin>, a path; B<ignore>, a signal that it inherits as ignored;
+B<closed>, a descriptor that it inherits as closed. Methods of the result:
 
 =over
 
@@ -100,6 +101,8 @@ sub exec_start
 		open STDOUT, '>', "$base.out";
 		open STDERR, '>', "$base.err";
 		$SIG{PIPE} = 'DEFAULT';
+		$SIG{ $options{ignore} } = 'IGNORE' if $options{ignore};
+		POSIX::close($options{closed}) if defined $options{closed};
 		delete $ENV{PGAPPNAME};
 		exec @words or POSIX::_exit(99);
 	}

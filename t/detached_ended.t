@@ -62,6 +62,14 @@ is($host->safe_psql('postgres', "SELECT count(*) FROM redlock_locks WHERE scope 
 is($session->query("SELECT redlock_acquire('one', scope => 'detached', hold_at_most => '10 min') > 0"), 't', 'the session goes on');
 $session->quit;
 
+stall_at_grant('tried', "redlock_try_detached('tried', '1 s', wait => '1 min', ttl => '2 s')");
+wait_until(sub { $b->query("SELECT redlock_try('tried', ttl => '2 s')") eq 't' }, 'another host gets the lock of a try');
+write_mapped($file, 0, 0);
+$result = $session->result;
+is("$result->{state} $result->{message}", '40001 the lease on redlock "tried" was lost', 'the try is an error, too');
+is($session->query("SELECT redlock_try_detached('tried', '10 min') > 0"), 't', 'and the session goes on');
+$session->quit;
+
 # ---- the server stops ----
 
 $host->safe_psql('postgres', "SELECT redlock_acquire('kept', scope => 'detached', hold_at_most => '10 min')");

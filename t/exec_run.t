@@ -1,10 +1,11 @@
 # redlock-exec runs a command under a lock: exit codes, environment, descriptors, signals, options.
 #
-# Protects from: a code of the command that is taken for a code of redlock-exec, or is lost; two
-# runs at a time; a token missing or of another lock; a command inheriting the connection, blocked
-# signals or a closed standard input; a signal that ends redlock-exec and not the command; a lock
-# released while processes of the group still run, or kept afterwards; a role's statement_timeout
-# ending the wait.
+# Protects from: a code of the command that is taken for a code of redlock-exec, or is lost; a run
+# without an end, because the caller ignores SIGCHLD; a standard descriptor that the caller has
+# closed, taken by the connection; two runs at a time; a token missing or of another lock; a command
+# inheriting the connection, blocked signals or a closed standard input; a signal that ends
+# redlock-exec and not the command; a lock released while processes of the group still run, or kept
+# afterwards; a role's statement_timeout ending the wait.
 
 use strict;
 use warnings;
@@ -43,6 +44,7 @@ is(exec_code($host, ['job'], [ 'sh', '-c', "exit $_" ]), $_, "the command's exit
 is(exec_code($host, ['job'], [ 'sh', '-c', 'kill -KILL $$' ]), 128 + 9, 'a signal ends the command');
 is(exec_code($host, ['job'], ['/nowhere/command']), 127, 'there is no such command');
 is(exec_code($host, ['job'], ['/']), 126, 'the command is no program');
+is(exec_start($host, ['job'], [ 'sh', '-c', 'exit 3' ], ignore => 'CHLD')->code, 3, 'the caller ignores SIGCHLD');
 is_free('job', 'the lock is free after all of these');
 
 my $run = exec_start($host, [ '-p', '1', '-h', '/nowhere', 'job' ], ['true']);
@@ -54,6 +56,7 @@ foreach my $wrong (
 	[ [ 'job', 'word' ], ['true'], qr/one name of a lock must stand before "--"/ ],
 	[ ['job'], undef, qr/command is missing/ ],
 	[ [ '--nonsense', 'job' ], ['true'], qr/unknown option "--nonsense"/ ],
+	[ [ '-qxq', 'job' ], ['true'], qr/unknown option "-x"/ ],
 	[ [ '--skipped-code=256', 'job' ], ['true'], qr/from 0 to 255/ ],
 	[ [ '--wait=soon', 'job' ], ['true'], qr/invalid input syntax for type interval: "soon"/ ],
 	[ [ '--permits=0', 'job' ], ['true'], qr/permits/ ],
@@ -123,10 +126,24 @@ is(output_of([ 'job', '--wait=1s' ], [ 'echo', '--', '-d', 'x' ]), "-- -d x\n",
 	'options after the name are ours, words after the first -- are not');
 unlike(output_of(['job'], [ 'ls', '-l', '/proc/self/fd' ]),
 	qr/socket:|anon_inode/, 'no descriptor of ours, not even that of the connection');
-is( output_of(['job'], [ 'grep', '-E', '^Sig(Blk|Ign)', '/proc/self/status' ]) =~ s/\t0+$//gmr,
-	"SigBlk:\nSigIgn:\n", 'no signal is blocked or ignored');
+my @signals = ('grep', '-E', '^Sig(Blk|Ign)', '/proc/self/status');
+my $bare = do { local $SIG{PIPE} = 'DEFAULT'; (run_command(\@signals))[0] };
+is(output_of(['job'], \@signals), "$bare\n", 'the same signals are blocked and ignored as without redlock-exec');
 is( output_of(['job'], [ 'sh', '-c', 'ps -o pgid= -p $$ | tr -d " "; echo $$' ]) =~ s/^(\d+)\n\1\n$/leads/r,
 	'leads', 'a process group of its own');
+
+# the caller may have closed a standard descriptor: then another must not take its number
+foreach my $closed (0 .. 2)
+{
+	my $run = exec_start($host, ['job'], beats("closed$closed"), closed => $closed);
+	my $checks = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'redlock-exec'"
+	  . " AND state = 'idle' AND query LIKE 'SELECT (extract(epoch FROM redlock_check%'";
+
+	wait_until(sub { $run->done || $other->query($checks) }, 'the keeper has asked');
+	stop_beats("closed$closed", 5);
+	is($run->code, 5, "descriptor $closed is closed");
+}
+is_free('job', 'the lock is free after all of these');
 
 # ---- terms ----
 

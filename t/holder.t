@@ -131,6 +131,8 @@ wait_until(sub { holder('state', 'pool') eq 'free' }, 'then none');
 
 $_->cli('SET', 'redlock:plain', 'my secret', 'PX', 60000) foreach @nodes[ 0 .. 2 ];
 holder_is('plain', "state, mode, held_by, host, pid, host_id, may_be_idle, nodes, of_nodes, ttl > '30 s'", 'held|exclusive|my secret|||||3|5|t', 'a plain client holds a lock');
+$_->cli('SET', 'redlock:long', '0123456789abcdeffedcba9876543210:000000001:00c0ffee00c0ffee host="' . "\xc3\xa9" x 80 . '"') foreach @nodes;
+holder_is('long', 'octet_length(host)', 158, "a stranger's long text is cut behind a character");
 $nodes[2]->cli('SET', 'redlock:plain', 'another', 'PX', 60000);
 holder_is('plain', 'state, mode, held_by, nodes, of_nodes', 'free|||2|5', 'no majority has one value');
 is(locked('plain'), 'f', 'so nobody holds it');

@@ -147,6 +147,7 @@ wait_nodes_ready($host, 3);
 my ($first, $second) = map { session($host) } 1, 2;
 my ($pid, $second_pid) = ($first->pid, $second->pid);
 my $time = qr/\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d+\S+/;
+my $of = qr/\(database "postgres", role "\w+"\)/;
 
 sub before_us
 {
@@ -160,19 +161,19 @@ sub before_us
 }
 
 $first->query("SELECT redlock_acquire('own', scope => 'session')");
-before_us('held', "Process $pid of this server has held the lock since $time");
+before_us('held', "Process $pid of this server $of has held the lock since $time");
 my $notice = $s->run("CALL redlock_run('own', 'SELECT 1')")->{err};
-like($notice, qr/NOTICE: .*redlock "own" is held by another; skipped\n.*DETAIL:  Process $pid of this server has held the lock since $time\./s, 'a run that is skipped tells it');
+like($notice, qr/NOTICE: .*redlock "own" is held by another; skipped\n.*DETAIL:  Process $pid of this server $of has held the lock since $time\./s, 'a run that is skipped tells it');
 $first->query("SELECT redlock_release('own'); SELECT redlock_acquire('own', scope => 'session', mode => 'shared')");
 before_us('shared', "Sessions of this server have shared the lock since $time; see the view redlock_locks");
 $first->query("SELECT redlock_release('own'); SELECT redlock_acquire('own', scope => 'detached', hold_at_most => '1 min') AS token \\gset");
-before_us('detached', "The lock has been detached on this server since $time; see the view redlock_locks");
+before_us('detached', "The lock has been detached on this server $of since $time; see the view redlock_locks");
 $first->query("SELECT redlock_release('own', :token)");
 $good->cli('SET', 'redlock:own', 'plain', 'PX', 600000);
 $_->cli('SET', 'redlock:own', 'plain', 'PX', 600000) foreach @full;
 $first->send("SELECT redlock_acquire('own', scope => 'session')");
 ok($host->poll_query_until('postgres', "SELECT count(*) = 1 FROM redlock_locks WHERE resource = 'own' AND held_by = 'plain'"), 'a session waits for another client');
-before_us('asked for', "Process $pid of this server is ahead of this session, and has waited since $time");
+before_us('asked for', "Process $pid of this server $of is ahead of this session, and has waited since $time");
 $_->cli('DEL', 'redlock:own') foreach $good, @full;
 $first->result;
 

@@ -4,7 +4,8 @@
 # after its last commit failed; rows removed by the session's rollback; rows staying for ever; a
 # role reading the commands of others, or writing the table; a procedure's open transaction for
 # which other runs wait; unrelated runs ending each other's transactions; ends not written since
-# many runs fail at a time, or since one row cannot be written.
+# many runs fail at a time, or since one row cannot be written; a record of a run in a transaction
+# block that does not share the fate of the transaction, or that touches the rows of other runs.
 
 use strict;
 use warnings;
@@ -328,14 +329,42 @@ is($lacks->{detail}, 'The schema of redlock_run is gone, too.', '... is told so'
 is($of_schema->query('SELECT count(*) FROM x.redlock_runs'), '1', '... and undone');
 $of_schema->quit;
 
+# ---- in a transaction block ----
+
+my $holder = session($host_a);
+my $rows = "SELECT string_agg(resource || ' ' || status, ', ' ORDER BY started) FROM redlock_runs WHERE resource IN ('block', 'taken', 'bad')";
+my $block = "CALL redlock_run('block', 'SELECT 1', record => true)";
+
+$holder->query("SELECT redlock_acquire('taken', scope => 'session')");
+$session->query("CALL redlock_run('ancient', 'SELECT 1', record => true)");
+$host_a->safe_psql('postgres', "UPDATE redlock_runs SET started = now() - interval '40 days' WHERE resource = 'ancient'");
+
+$session->query("BEGIN; $block; CALL redlock_run('taken', 'SELECT 1', record => true)");
+is($session->query($rows), 'block succeeded, taken skipped', 'in a transaction block, the transaction sees the rows of its runs');
+is($host_a->safe_psql('postgres', $rows), '', '... and other sessions do not');
+$session->query('ROLLBACK');
+is($host_a->safe_psql('postgres', $rows), '', '... a rollback loses the rows');
+$session->query("BEGIN; $block; CALL redlock_run('taken', 'SELECT 1', record => true); COMMIT");
+is($host_a->safe_psql('postgres', $rows), 'block succeeded, taken skipped', '... and a commit keeps the rows');
+is($host_a->safe_psql('postgres', "SELECT count(*) FROM redlock_runs WHERE resource = 'ancient'"), '1', '... such a run deletes no old rows');
+$host_a->safe_psql('postgres', "DELETE FROM redlock_runs WHERE resource IN ('block', 'taken')");
+
+is($session->run("BEGIN; CALL redlock_run('bad', 'SELECT 1 / 0', record => true)")->{state}, '22012', 'a run fails in a transaction block');
+$session->query('ROLLBACK');
+# the writer writes the reports of a database one after the other
+$session->run("CALL redlock_run('later', 'SELECT 1 / 0', record => true)");
+wait_until(sub { last_run('resource, status') eq 'later|failed' }, '... a later run outside of a block has its row');
+is($host_a->safe_psql('postgres', $rows), '', '... and the run in the block has none');
+
+$session->query("SET redlock.on_loss = 'error'; BEGIN; CALL redlock_run('block', 'SELECT 1', record => true, hold_at_most => '100 ms')");
+wait_until(sub { $host_a->safe_psql('postgres', "SELECT state FROM redlock_locks WHERE resource = 'block'") eq 'lost' }, 'the lock of a run is lost before the commit');
+is($session->run('COMMIT')->{state}, '40001', '... the commit fails');
+is($host_a->safe_psql('postgres', $rows), '', '... and there is no row');
+$session->query('RESET redlock.on_loss');
+$holder->quit;
+
 # ---- where it can't be ----
 
-my $block = $session->run("BEGIN; CALL redlock_run('job', 'SELECT 1', record => true)");
-is($block->{state}, '25001', 'in a transaction block');
-is($block->{hint}, 'Call redlock_run in a statement of its own, or without record.', '... with what to do');
-$session->query('ROLLBACK');
-is($session->query("SELECT redlock_token('job') IS NULL"), 't', '... nothing is acquired');
-is($session->run("DO \$\$ BEGIN CALL redlock_run('job', 'SELECT 1', record => true); EXCEPTION WHEN division_by_zero THEN END \$\$")->{state}, '25001', 'where an error would be caught');
 is($session->run("SET default_transaction_read_only = on; CALL redlock_run('job', 'SELECT 1', record => true, hold_at_least => '1 min')")->{state}, '25006', 'in a read-only transaction');
 $session->query('RESET default_transaction_read_only');
 is($session->query("SELECT redlock_try('job', scope => 'session'), redlock_release('job')"), 't|t', '... which does not keep the lock from others');

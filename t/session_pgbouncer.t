@@ -4,7 +4,7 @@
 # Protects from: a lock ending with the session of its acquire; a client unable to release, check
 # or extend a lock of another session; two clients inside of one lock; a role ending the locks of
 # another role whose tokens it can read; a lock or a key staying when all clients have released
-# their locks.
+# their locks; a client that gets a lock of session scope, which its pool would strand.
 
 use strict;
 use warnings;
@@ -26,6 +26,7 @@ my @nodes = redis_nodes(3);
 my $host  = redlock_cluster('a', nodes => \@nodes, conf => "redlock.ttl = '60s'\nmax_connections = 50");
 $host->safe_psql('postgres', <<'SQL');
 CREATE ROLE app LOGIN;
+ALTER ROLE app SET redlock.allowed_scopes = transaction, call, detached;
 CREATE ROLE stranger LOGIN;
 CREATE TABLE inside (resource text PRIMARY KEY);
 CREATE TABLE finished (client int);
@@ -103,11 +104,10 @@ wait_until(sub { -S "$dir/.s.PGSQL.$port" }, 'pgbouncer listens') or BAIL_OUT(sl
 append_to_file("$dir/app.sql", <<'SQL');
 SELECT redlock_acquire('own ' || :client_id, scope => 'detached', hold_at_most => '1 min') AS token \gset
 \set shared :client_id % 20
-SELECT redlock_try('shared ' || :shared, scope => 'detached', hold_at_most => '10 min') AS got \gset
+SELECT coalesce(redlock_try_detached('shared ' || :shared, '10 min'), 0) AS other \gset
 SELECT demand(redlock_check('own ' || :client_id, :token) > '0', 'own is valid');
 SELECT demand(redlock_extend('own ' || :client_id, :token, '10 min') > now() + '9 min', 'own is extended');
-\if :got
-SELECT token AS other FROM redlock_locks WHERE resource = 'shared ' || :shared AND scope = 'detached' AND state = 'held' \gset
+\if :other > 0
 INSERT INTO inside VALUES ('shared ' || :shared);
 BEGIN;
 SELECT redlock_attach('shared ' || :shared, :other);
@@ -177,6 +177,17 @@ is($host->safe_psql('postgres', "SELECT scope, role, since <= now(), until > sin
 wait_until(sub { $host->safe_psql('postgres', 'SELECT count(*) FROM redlock_locks') eq '0' && key_count('redlock:forgotten', @nodes) == 0 },
 	'and ends with its hold_at_most');
 isnt(($psql->("SELECT redlock_check('forgotten', $token)"))[0], 0, 'its token is worth nothing then');
+
+# ---- session scope is not for the pool's role ----
+
+my ($status, undef, $error) = $psql->("SELECT redlock_acquire('stranded', scope => 'session')");
+is($status, 3, 'a client can not acquire a lock of session scope');
+like($error, qr/ERROR:  permission denied for redlocks at scope "session"\nDETAIL:  redlock.allowed_scopes of this session is "transaction, call, detached"\./,
+	'and is told which scopes are allowed');
+($status, undef, $error) = $psql->("SET redlock.allowed_scopes = 'session'");
+like($error, qr/permission denied to set parameter/, 'nor can it allow the scope');
+is(join(' ', $psql->("BEGIN; SELECT redlock_try('of the transaction'); COMMIT; CALL redlock_run('of the call', 'SELECT 1')")), '0 t ', 'other scopes work');
+is($host->safe_psql('postgres', "SELECT count(*) FROM redlock_locks WHERE state <> 'releasing'"), 0, 'no lock stays');
 $bouncer->kill_kill;
 undef $bouncer;
 done_testing();

@@ -140,6 +140,7 @@ sub calls_work
 		redlock_try          => [ "SELECT redlock_try('n', '30 s', 'session', '1 ms', '1 min')", 't' ],
 		redlock_acquire_all  => [ "SELECT redlock_acquire_all('{n}', scope => 'session') = ARRAY[redlock_token('n')], redlock_release('n')", 't|t' ],
 		redlock_try_all      => [ "SELECT redlock_try_all('{n}', scope => 'session'), redlock_release('n')", 't|t' ],
+		redlock_try_detached => [ "SELECT redlock_release('t', redlock_try_detached('t', '1 min'))", 't' ],
 		redlock_check        => [ "SELECT redlock_check('n') > '0'", 't' ],
 		redlock_token        => [ "SELECT redlock_token('n') > 0", 't' ],
 		redlock_fence        => [ "SELECT redlock_fence('n') = redlock_token('n')", 't' ],
@@ -167,6 +168,8 @@ sub calls_work
 		redlock_holders      => [ "SELECT count(*) FROM redlock_holders('n') WHERE state = 'held'", "1" ],
 		redlock_is_locked    => [ "SELECT redlock_is_locked('n')", "t" ],
 		redlock_inspect      => [ "SELECT count(*) FROM redlock_inspect('n') WHERE value IS NOT NULL", "3" ],
+		redlock_release_wanted => [ "SELECT redlock_release_wanted('n')", 'f' ],
+		redlock_ask_release  => [ "SELECT redlock_ask_release('nothing') IS NULL", 't' ],
 		redlock_force_release => [ "SELECT redlock_force_release('nothing') IS NULL", "t" ],
 		redlock_diagnose     => [ "SELECT count(*) FROM redlock_diagnose() WHERE subject = 'extension' AND severity = 'ok'", '1' ],
 		redlock_release_idle => [ 'SELECT redlock_release_idle()', '0' ],
@@ -192,8 +195,8 @@ sub calls_work
 			  . " SELECT redlock_release('d', token) FROM redlock_locks WHERE resource = 'd'", "\nt" ],
 	);
 	# they build on each other
-	my @order = qw(redlock_acquire redlock_try redlock_acquire_all redlock_try_all redlock_check redlock_token redlock_fence redlock_locks
-	  redlock_holder redlock_holders redlock_is_locked redlock_inspect redlock_force_release redlock_diagnose
+	my @order = qw(redlock_acquire redlock_try redlock_acquire_all redlock_try_all redlock_try_detached redlock_check redlock_token redlock_fence redlock_locks
+	  redlock_holder redlock_holders redlock_is_locked redlock_inspect redlock_release_wanted redlock_ask_release redlock_force_release redlock_diagnose
 	  redlock_lease_rows redlock_lock_rows redlock_nodes redlock_node_rows redlock_node_list_rows redlock_stats
 	  redlock_stats_row redlock_counter_row redlock_unsettled_row redlock_fences
 	  redlock_run redlock_release redlock_release_all redlock_lock redlock_release_idle redlock_fence_merge redlock_scope
@@ -297,7 +300,7 @@ SELECT p.proname, CASE WHEN p.proowner = 10 THEN 'superuser' ELSE p.proowner::re
   FROM pg_proc p LEFT JOIN aclexplode(p.proacl) a ON true
   LEFT JOIN pg_init_privs i ON i.classoid = 'pg_proc'::regclass AND i.objoid = p.oid
  WHERE p.proname IN ('redlock_acquire', 'redlock_acquire_all', 'redlock_run')
-       OR (p.proname IN ('redlock_try', 'redlock_try_all') AND a.grantee <> a.grantor)
+       OR (p.proname IN ('redlock_try', 'redlock_try_all', 'redlock_try_detached') AND a.grantee <> a.grantor)
  ORDER BY 1
 SQL
 redlock_acquire|superuser|||
@@ -305,6 +308,7 @@ redlock_acquire_all|superuser|||
 redlock_run|worker|||
 redlock_try|superuser|worker|t|
 redlock_try_all|superuser|worker|t|
+redlock_try_detached|superuser|worker|t|
 SQL
 	$holder->quit;
 	is($host->safe_psql($db, "SELECT proname || ' ' || proowner::regrole FROM pg_proc WHERE proowner = 'stranger'::regrole"),

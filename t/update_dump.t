@@ -77,9 +77,9 @@ sub move
 $host->safe_psql('postgres', 'CREATE DATABASE present');
 $host->safe_psql('present', 'CREATE EXTENSION redlock_pg');
 furnish('present', <<'SQL');
-    redlock_acquire, redlock_acquire_all, redlock_try, redlock_try_all, redlock_lock,
+    redlock_acquire, redlock_acquire_all, redlock_try, redlock_try_all, redlock_try_detached, redlock_lock,
     redlock_release(text), redlock_release(text, bigint), redlock_check(text), redlock_check(text, bigint),
-    redlock_extend, redlock_attach
+    redlock_extend, redlock_attach, redlock_release_wanted
 SQL
 cmp_ok($host->safe_psql('present', $privileges) =~ tr/\n//, '>', 20, 'privileges of all functions and relations are compared');
 
@@ -111,8 +111,8 @@ $host->safe_psql('updated', 'ALTER EXTENSION redlock_pg UPDATE');
 is( $host->safe_psql('updated', "SELECT extversion FROM pg_extension WHERE extname = 'redlock_pg'"),
 	$host->safe_psql('restored', "SELECT extversion FROM pg_extension WHERE extname = 'redlock_pg'"),
 	'a restored database has the present version');
-is($host->safe_psql('updated', "$privileges") =~ s/^redlock_(?:release_idle|force_release|inspect|holders).*\n//mgr,
-	$host->safe_psql('restored', $privileges) =~ s/^redlock_(?:release_idle|force_release|inspect|holders).*\n//mgr,
+is($host->safe_psql('updated', "$privileges") =~ s/^redlock_(?:release_idle|(?:ask|force)_release|inspect|holders).*\n//mgr,
+	$host->safe_psql('restored', $privileges) =~ s/^redlock_(?:release_idle|(?:ask|force)_release|inspect|holders).*\n//mgr,
 	'with the privileges of before');
 
 done_testing();

@@ -92,6 +92,8 @@ foreach my $db (sort keys %shown)
 	ok( $host_b->poll_query_until('postgres', "SELECT count(*) = 1 FROM redlock_locks WHERE resource = 'letters' AND held_by IS NOT NULL"),
 		"$db: a session waits");
 	like($s->query("SELECT held_by FROM redlock_locks WHERE resource = 'letters'"), qr/ user="$shown{$db} pid=1/, "$db: the view shows it");
+	is($s->query("SELECT holder_cluster_name, strpos(held_by, 'host=\"' || holder_host || '\"') > 0, holder_database, strpos(held_by, 'user=\"' || holder_role || '\"') > 0, holder_pid FROM redlock_locks WHERE resource = 'letters'"),
+		"a|t|utf8|t|$pid", "$db: and each word in a column");
 	$host_b->safe_psql('postgres', 'SELECT pg_cancel_backend(' . $waiter->pid . ')');
 	is($waiter->result->{state}, '57014', "$db: until it is cancelled");
 	$_->quit foreach $s, $waiter;
@@ -134,7 +136,15 @@ foreach my $value ('permits=3 host=x', 'permits=3 plain', 'host=x pid=1', 'clust
 		$on_b->query("SELECT redlock_release('foreign')") if $permits;
 	}
 }
+my $behind = session($host_b);
+$nodes[0]->cli('SET', 'redlock:foreign', 'cluster="a" host="x" pid=1', 'PX', 600000);
+$behind->send("SELECT redlock_acquire('foreign')");
+ok($host_b->poll_query_until('postgres', "SELECT held_by LIKE '%pid=1' FROM redlock_locks WHERE resource = 'foreign'"), 'a session waits for a plain client');
+is($host_b->safe_psql('postgres', "SELECT num_nonnulls(holder_cluster_name, holder_host, holder_pid) FROM redlock_locks WHERE resource = 'foreign'"),
+	'0', 'whose value is no description');
 $nodes[0]->cli('DEL', 'redlock:foreign');
+$behind->result;
+$behind->quit;
 
 my $head = '0123456789abcdef' x 2 . ':000000001:' . 'fedcba9876543210 ';
 $nodes[0]->cli('SET', 'redlock:old', "${head}host=db1 database=mydb pid=677 user=a$go cluster=\xff", 'PX', 600000);
@@ -182,6 +192,8 @@ $_->quit foreach $first, $second, $third;
 	$writer->send("$acquire 'exclusive')");
 	ok($host_c->poll_query_until('postgres', "SELECT count(*) = 1 FROM redlock_locks WHERE resource = 'doc' AND held_by IS NOT NULL"),
 		'another host waits for the lock alone');
+	is($host_c->safe_psql('postgres', "SELECT num_nonnulls(holder_cluster_name, holder_host, holder_database, holder_role, holder_pid) FROM redlock_locks WHERE resource = 'doc'"),
+		'0', 'readers have no columns');
 	ok($host_b->poll_query_until('postgres', "SELECT NOT redlock_try('doc', mode => 'shared')"), 'no new reader gets the lock');
 	$waiter->send("$acquire 'shared')");
 	ok($host_b->poll_query_until('postgres',

@@ -43,9 +43,13 @@
 #include "shared/clock.h"
 #include "shared/guc.h"
 #include "shared/lease.h"
+#include "shared/node_stats.h"
 #include "shared/node_status.h"
 
 #define TIMERS_PER_PASS 1000
+
+/* The broker knows so many of the latest asks for a release. */
+#define ASKS_KNOWN 64
 
 StaticAssertDecl(NODE_INDEXES <= LOOP_SOCKETS_MAX, "each connection needs a place in the loop");
 
@@ -71,6 +75,7 @@ static void on_subscribed(RedisNode *node, const char *channel, size_t len, int6
 static void on_hear(RedisNode *node, const char *channel, size_t len, const char *text,
 					size_t text_len, int64 now_us);
 static void hear_of_host(ScriptMessage *message, int64 now_us);
+static bool is_new_ask(uint64 ask);
 static bool postmaster_stops(void);
 static bool all_released(void);
 static void detach(int code, Datum arg);
@@ -295,6 +300,10 @@ on_answer(RedisNode *node, const InFlight *sent, const ScriptAnswer *answer, int
 	Lease *lease = lease_at(sent->command.entry);
 	core_event reply = {0};
 
+	node_stats_answered(node->index, now_us - sent->sent_us);
+	if (answer->reply >= CORE_REPLY_ERROR && !lacks_script)
+		node_stats_count(
+			&node_stats[node->index].errors[node_error_class(answer->text, false, false)]);
 	if (!driver_on_answer(driver, node->index, &sent->command, lacks_script, now_us))
 		return;
 	if (!lacks_script)
@@ -391,8 +400,11 @@ on_change(RedisNode *node, NodeState before)
 	if (node->state == before)
 		return;
 	registry_changed();
+	if (node->state == NODE_QUARANTINED)
+		node_stats_count(&node_stats[node->index].quarantines);
 	if (before == NODE_HANDSHAKE && node_is_on_duty(node))
 	{
+		node_stats_count(&node_stats[node->index].connects);
 		node_news_of_praise(node);
 		subscription_open(node->index, redlock_clock_us());
 	}
@@ -455,7 +467,8 @@ hear_of_host(ScriptMessage *message, int64 now_us)
 
 	if (message->word == SCRIPT_PROBE)
 		deadlock_hear(&message->probe, now_us);
-	if (message->word != SCRIPT_WANT && message->word != SCRIPT_FORCED)
+	if (message->word != SCRIPT_WANT && message->word != SCRIPT_FORCED &&
+		message->word != SCRIPT_ASK)
 		return;
 	lease = subscription_lease(message->key, message->key_len);
 	if (message->word == SCRIPT_FORCED)
@@ -464,10 +477,34 @@ hear_of_host(ScriptMessage *message, int64 now_us)
 			driver_on_forced(driver, lease_index(lease), now_us);
 		return;
 	}
+	if (message->word == SCRIPT_ASK)
+	{
+		if (is_new_ask(message->ask) && lease != NULL)
+			lease_note_ask(lease);
+		return;
+	}
 	if (lease != NULL && message->waiters.count == 0)
 		lease_recall(lease);
 	else if (lease != NULL)
 		turns_note_waiter(driver, lease_index(lease), &message->waiters.waiter[0], message->shared);
+}
+
+/*
+ * Returns false for a further copy of an ask: each node sends one, a slow node perhaps when another
+ * session holds the lock.
+ */
+static bool
+is_new_ask(uint64 ask)
+{
+	static uint64 heard[ASKS_KNOWN];
+	static int next = 0;
+
+	for (int i = 0; i < ASKS_KNOWN; i++)
+		if (heard[i] == ask)
+			return false;
+	heard[next] = ask;
+	next = (next + 1) % ASKS_KNOWN;
+	return true;
 }
 
 /*

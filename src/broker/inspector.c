@@ -4,6 +4,8 @@
  */
 #include "postgres.h"
 
+#include "common/pg_prng.h"
+
 #include "broker/inspector.h"
 #include "broker/members.h"
 #include "broker/subscription.h"
@@ -34,24 +36,20 @@ typedef struct Out
 
 static Out out[INSPECT_PLACES];
 
-/* The scripts, by InspectKind.  sha empty: no node has told. */
+/* The scripts, by InspectKind; and their hashes, as each node says: a node may lie. */
 static const char *const script[] = {[INSPECT_LOCK] = lua_inspect_script,
+									 [INSPECT_ASK] = lua_inspect_script,
 									 [INSPECT_FORCE] = lua_force_script,
 									 [INSPECT_SCAN] = lua_scan_script};
-static char sha[lengthof(script)][SCRIPT_SHA_SIZE];
+static char sha[lengthof(script)][CORE_NODES_MAX][SCRIPT_SHA_SIZE]; /* empty: unknown */
 
 static void begin(int place, int64 now_us);
 static void send_question(int place, RedisNode *node, bool by_text, int64 now_us);
 static void add_argument(const char **argv, size_t *argvlen, int *argc, const char *text,
 						 size_t len);
 static void end_if_done(int place, int64 now_us);
-static bool read_answer(Inspected *at, const redisReply *reply, bool force);
-static void add_argument(const char **argv, size_t *argvlen, int *argc, const char *text,
-						 size_t len);
-static void end_if_done(int place, int64 now_us);
 static void tell_holders(int place, int64 now_us);
-static void tell_holder(uint64 host, uint64 *told, int *count, const InspectQuestion *question,
-						int64 now_us);
+static bool is_told(uint64 host, uint64 *told, int *count);
 static bool read_answer(Inspected *at, const redisReply *reply, bool force);
 static bool read_keys(InspectAnswer *answer, Inspected *at, const redisReply *reply);
 static bool is_text(const redisReply *reply, size_t most);
@@ -90,7 +88,6 @@ begin(int place, int64 now_us)
 	const InspectQuestion *question = inspect_queue_question(place);
 	InspectKind kind = question->kind;
 	core_mask asked = kind == INSPECT_SCAN ? CORE_BIT(question->node) : PG_UINT32_MAX;
-	bool by_text = sha[kind][0] == '\0';
 
 	memset(answer, 0, sizeof(*answer));
 	answer->lists = members_lists();
@@ -108,6 +105,8 @@ begin(int place, int64 now_us)
 		}
 		else if ((members() & asked & CORE_BIT(i)) && node_can_send(node_at(i)))
 		{
+			bool by_text = sha[kind][i][0] == '\0';
+
 			out[place].waiting |= CORE_BIT(i);
 			send_question(place, node_at(i), by_text, now_us);
 			if (by_text && node_can_send(node_at(i)))
@@ -123,7 +122,8 @@ send_question(int place, RedisNode *node, bool by_text, int64 now_us)
 	const InspectQuestion *question = inspect_queue_question(place);
 	InspectKind kind = question->kind;
 	char least[LUA_COUNTER_DIGITS + 8];
-	const char *argv[6] = {by_text ? "EVAL" : "EVALSHA", by_text ? script[kind] : sha[kind], "0"};
+	const char *argv[6] = {by_text ? "EVAL" : "EVALSHA",
+						   by_text ? script[kind] : sha[kind][node->index], "0"};
 	size_t len[lengthof(argv)] = {strlen(argv[0]), strlen(argv[1]), 1};
 	int call = CALL_FIRST + 2 * (out[place].round * INSPECT_PLACES + place) + by_text;
 	int argc = 3;
@@ -159,12 +159,13 @@ inspector_hear(RedisNode *node, int call, const redisReply *reply, int64 now_us)
 	if (call < CALL_FIRST)
 	{
 		if (reply != NULL && reply->type == REDIS_REPLY_STRING && reply->len == SCRIPT_SHA_SIZE - 1)
-			strlcpy(sha[call - CALL_LOAD], reply->str, SCRIPT_SHA_SIZE);
+			strlcpy(sha[call - CALL_LOAD][node->index], reply->str, SCRIPT_SHA_SIZE);
 		return;
 	}
 	if (!out[place].in_use || out[place].round != number / INSPECT_PLACES ||
 		!(out[place].waiting & CORE_BIT(node->index)))
 		return;
+	kind = inspect_queue_question(place)->kind;
 	if (reply != NULL && reply->type == REDIS_REPLY_ERROR && !by_text &&
 		strncmp(reply->str, "NOSCRIPT", 8) == 0 && node_can_send(node))
 	{
@@ -173,10 +174,10 @@ inspector_hear(RedisNode *node, int call, const redisReply *reply, int64 now_us)
 	}
 	out[place].waiting &= ~CORE_BIT(node->index);
 	at = &inspect_queue_answer(place)->node[node->index];
-	kind = inspect_queue_question(place)->kind;
 	if (reply != NULL && !(kind == INSPECT_SCAN ? read_keys(inspect_queue_answer(place), at, reply)
 												: read_answer(at, reply, kind == INSPECT_FORCE)))
 	{
+		sha[kind][node->index][0] = '\0'; /* may be that of another script */
 		at->kind = INSPECTED_ERROR;
 		if (at->error[0] == '\0')
 			strlcpy(at->error, "reply of an unexpected type", sizeof(at->error));
@@ -195,16 +196,32 @@ end_if_done(int place, int64 now_us)
 	if (out[place].waiting != 0)
 		return;
 	out[place].in_use = false;
-	if (inspect_queue_question(place)->kind == INSPECT_FORCE)
-		tell_holders(place, now_us);
+	switch (inspect_queue_question(place)->kind)
+	{
+		case INSPECT_ASK:
+		case INSPECT_FORCE:
+			tell_holders(place, now_us);
+			break;
+		case INSPECT_LOCK:
+		case INSPECT_SCAN:
+			break;
+	}
 	inspect_queue_finish(place);
 }
 
-/* Tells the hosts whose keys were deleted, so that they renew at once, in vain. */
+/*
+ * Tells the hosts whose keys were deleted, so that they renew at once, in vain; or the hosts that
+ * have keys, that an operator asks for the release.
+ */
 static void
 tell_holders(int place, int64 now_us)
 {
 	const InspectQuestion *question = inspect_queue_question(place);
+	bool force = question->kind == INSPECT_FORCE;
+	char text[SCRIPT_WANT_MAX];
+	size_t len = force ? script_write_forced(text, question->key, question->key_len)
+					   : script_write_ask(text, question->key, question->key_len,
+										  pg_prng_uint64(&pg_global_prng_state) | 1);
 	uint64 told[CORE_NODES_MAX + LUA_READERS_ASKED];
 	int count = 0;
 
@@ -213,29 +230,31 @@ tell_holders(int place, int64 now_us)
 		const Inspected *at = &inspect_queue_answer(place)->node[i];
 		Value value;
 
-		if (!at->forced || at->kind != INSPECTED_STRING)
+		if (at->kind != INSPECTED_STRING || (force && !at->forced))
 			continue;
 		value_read(&value, at->value, at->value_len);
-		if (value.ours && !value.shared)
-			tell_holder(value.host, told, &count, question, now_us);
+		if (value.ours && !value.shared && !is_told(value.host, told, &count))
+			subscription_say_by_all(value.host, text, len, now_us);
 		for (int k = 0; k < at->hosts; k++)
-			tell_holder(at->host[k], told, &count, question, now_us);
+			if (!is_told(at->host[k], told, &count))
+				subscription_say_by_all(at->host[k], text, len, now_us);
 	}
 }
 
-static void
-tell_holder(uint64 host, uint64 *told, int *count, const InspectQuestion *question, int64 now_us)
+/*
+ * Notes that the host is told.  Returns true if the host was told before, or if there are too many
+ * hosts: of a forced release, the host learns by its next renewal.
+ */
+static bool
+is_told(uint64 host, uint64 *told, int *count)
 {
-	char text[SCRIPT_WANT_MAX];
-
 	for (int i = 0; i < *count; i++)
 		if (told[i] == host)
-			return;
+			return true;
 	if (*count == CORE_NODES_MAX + LUA_READERS_ASKED)
-		return; /* the host learns by its next renewal */
+		return true;
 	told[(*count)++] = host;
-	subscription_say_by_all(host, text, script_write_forced(text, question->key, question->key_len),
-							now_us);
+	return false;
 }
 
 /* Reads the keys of one step.  Returns false if the answer is an error, or malformed. */

@@ -1,10 +1,10 @@
 /*
  * inspector.h
- *		Questions of sessions about locks, lists of keys, and forced releases.
+ *		Questions of sessions about locks, lists of keys, asks, and forced releases.
  *
- * A question is one command to each node in force, a list asks a single node.  None of them
- *acquires a lock; a forced release deletes keys.  The broker takes questions after the work for
- *leases.
+ * A question is one command to each node in force, a list asks a single node.  No question
+ * acquires a lock; a forced release deletes keys.  After an ask or a forced release, the broker
+ * tells the holders' hosts.  The broker takes questions after the work for leases.
  */
 #ifndef REDLOCK_INSPECTOR_H
 #define REDLOCK_INSPECTOR_H

@@ -12,6 +12,7 @@
 #include "protocol/node_index.h"
 #include "shared/guc.h"
 #include "shared/lease.h"
+#include "shared/node_stats.h"
 #include "shared/node_status.h"
 
 /* Pause before changed lists are tried again, */
@@ -394,6 +395,7 @@ assign_indexes(const Listed *listed, int *index, int64 now_us)
 			pg_atomic_write_u64(&b->votes_yes, 0);
 			pg_atomic_write_u64(&b->votes_no, 0);
 			pg_atomic_write_u64(&b->votes_error, 0);
+			node_stats_reset(index[u]);
 		}
 		seqlock_end_write(&b->version);
 	}

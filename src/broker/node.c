@@ -19,6 +19,7 @@
 #include "broker/loop.h"
 #include "broker/node_internal.h"
 #include "shared/guc.h"
+#include "shared/node_stats.h"
 
 /*
  * Pause before a new attempt when all addresses have failed: doubles from MIN to MAX, and is
@@ -58,6 +59,7 @@ static void replace_connection(RedisNode *node, int64 now_us);
 static void check_connection(RedisNode *node, int64 now_us);
 static void get_ready(RedisNode *node, const char *error);
 static void drop(RedisNode *node);
+static void count_failure(const RedisNode *node, NodeState state, const char *error);
 
 void
 node_init(const NodeHandler *handler)
@@ -529,6 +531,18 @@ drop(RedisNode *node)
 	node->flush_wanted = false;
 }
 
+/* An empty error is none: the broker closes the connection because of other settings. */
+static void
+count_failure(const RedisNode *node, NodeState state, const char *error)
+{
+	bool connecting = node->state == NODE_RESOLVING || node->state == NODE_CONNECTING;
+
+	if (node_is_subscriber(node) || error == NULL || error[0] == '\0')
+		return;
+	node_stats_count(&node_stats[node->index]
+						  .errors[node_error_class(error, connecting, state == NODE_REFUSED)]);
+}
+
 /*
  * Closes the connection.  An unanswered command may have been executed, or may be executed later;
  * the handler receives each one.
@@ -539,6 +553,7 @@ node_fail(RedisNode *node, NodeState state, const char *error, int64 now_us)
 	int64 pause_us;
 	bool has_others = node->connection != NULL && !node_is_on_duty(node) && node->untried > 0;
 
+	count_failure(node, state, error);
 	drop(node);
 	if (!node_is_subscriber(node))
 		node->batch->count = node->batch->len = 0;

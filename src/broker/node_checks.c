@@ -361,7 +361,7 @@ read_server(RedisNode *node, const redisReply *reply)
 	return fault;
 }
 
-/* Valkey also tells the version of Redis that it is compatible with. */
+/* Valkey also tells a version of Redis, for old clients. */
 static void
 read_version(RedisNode *node, const redisReply *reply)
 {

@@ -21,8 +21,8 @@
 #include "shared/text.h"
 
 /*
- * Names that the node knows: the locks that this server can hold, each with one more name for a
- * lock with permits, or as many counters of other names.
+ * Size of the node's table of names: for each lock that this server can hold, one name, and one
+ * more for a lock with permits or for the counter of another name.
  */
 #define NAMES (2 * redlock_max_locks + 256)
 
@@ -100,11 +100,12 @@ node_local_begin(RedisNode *node, int64 now_us)
 	}
 	node->state = NODE_HANDSHAKE; /* as other nodes before their duty */
 	node->failures = 0;
-	node->flush_wanted = true; /* another pass: the broker waits for the first look at its nodes */
+	node->flush_wanted = true; /* another pass: the broker waits for its first look at the nodes */
 	node_begin_duty(node, now_us);
 }
 
-/* Attaches the memory of the former broker, or makes one.  False: there is none, see error. */
+/* Attaches the former broker's memory, or makes new memory.  Returns false without memory: `error`
+ * has the reason. */
 static bool
 attach(char *error, size_t size)
 {
@@ -166,9 +167,9 @@ map_memory(dsm_handle handle)
 }
 
 /*
- * The node's clock: the wall clock at the begin of its memory, from then on the clock of the
- * leases.  So a step of the wall clock ends no key too early.  It is also the clock of proposals:
- * tokens of this node need no other order.
+ * The node's clock begins as the wall clock when the memory begins, and goes on as the clock of the
+ * leases.  So a step of the wall clock ends no key too early.  Proposals use the same clock: tokens
+ * of this node need no other order.
  */
 static int64
 local_now_us(void)

@@ -4,32 +4,30 @@
  *		reach beyond this server.
  *
  * protocol/local_node.h executes the node's commands, protocol/local_names.h keeps the node's
- *memory. For all other files this node is like any node.  node_send executes a command at once, and
- *keeps the answer.  node_flush, later in the same pass of the broker's loop, gives the answers to
- *the NodeHandler, so no step of a lease runs within another.  The messages that Redis would publish
- * wait in a queue, and reach the NodeHandler by the node's subscriber, which has no connection
- * either.
+ * memory.  To all other files this node looks like a Redis node.  node_send executes a command at
+ * once, and keeps the answer.  node_flush, later in the same pass of the broker's loop, gives the
+ * answers to the NodeHandler, so no step of a lease runs within another step.  Messages that Redis
+ * would publish wait in a queue; the node's subscriber, also without a connection, brings the
+ * messages to the NodeHandler.
  *
  * Why there is one holder
  * -----------------------
  *
- * The node's memory is a segment of dynamic shared memory.  It is pinned, so it outlives brokers.
- * A broker that restarts is to the node a broken connection, and no more: keys, counters and the
- * keys of hold_at_least are there, so a lease that the next broker adopts is renewed, and refuses
- * all other requests, as before.  No quarantine is needed, and none begins: the node counts as
- * durable.  A broker that dies of a signal takes the whole shared memory with it, as any process of
- * the server does; then the next case applies.
+ * The node's memory is a pinned segment of dynamic shared memory, which outlives brokers.  To the
+ * node a restart of the broker is a broken connection: keys, counters and the keys of hold_at_least
+ * stay, so the next broker adopts and renews each lease, and the lease refuses all other requests,
+ * as before.  No quarantine begins: the node counts as durable.  If a signal kills the broker, the
+ * postmaster resets the whole shared memory; then the next case applies.
  *
- * When the server ends, the memory is lost, and with it all leases: their sessions are gone, the
- * server does not start while one of its processes lives, and nobody but this server's sessions can
+ * When the server ends, the memory is lost with all leases.  Their sessions have ended: a server
+ * does not start while a process of the former server lives, and only this server's sessions can
  * hold a lock of this node.  So a new, empty node may vote at once.  Detached leases and the keys
- *of hold_at_least are lost with the memory.  Tokens go on in order, because the node's clock begins
- *as the wall clock; see local_now_us in node_local.c.
+ * of hold_at_least are lost with the memory.  Tokens go on in order, because the node's clock
+ * begins as the wall clock; see local_now_us in node_local.c.
  *
- * If a broker cannot attach the memory, it makes another one, which has another marker.  Then the
- * restart guard begins a quarantine (protocol/guard.h), as for any node that lost its data: held
- * leases are renewed and so create their keys again, and no new lease is granted before all
- * forgotten leases have ended.
+ * A broker that cannot attach the memory makes new memory, with a new marker.  Then the restart
+ * guard begins a quarantine (protocol/guard.h), as after a loss of data: renewals of held leases
+ * create the keys again, and no new lease is granted before all forgotten leases have ended.
  *
  * Used by the broker only.
  */

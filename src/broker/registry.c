@@ -157,8 +157,8 @@ registry_told(void)
 }
 
 /*
- * Sends a beat to each node that is there.  A node that still owes an answer gets no other beat:
- * the node answers, or fails.
+ * Sends a beat to each connected node.  A node that still owes an answer gets no further beat: the
+ * node answers, or fails.
  */
 static void
 beat(int64 now_us)
@@ -204,7 +204,7 @@ meet(const RedisNode *node)
 	strlcpy(from->address, node->url.address, sizeof(from->address));
 }
 
-/* The node inside the server knows of no other host, and of no list that replaces another. */
+/* The node inside the server knows no further host, and no mark of a replaced list. */
 static void
 answer_for_local(const RedisNode *node, int64 now_us)
 {

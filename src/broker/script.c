@@ -325,6 +325,12 @@ script_hear(const char *text, size_t len, int64 sent_us, ScriptMessage *message)
 		message->word = SCRIPT_FORCED;
 		return;
 	}
+	if (strcmp(word, "ask") == 0 && words_take(&text, end, &message->key, &message->key_len) &&
+		words_take_id(&text, end, &message->ask))
+	{
+		message->word = SCRIPT_ASK;
+		return;
+	}
 	if (strcmp(word, "want") == 0 && words_take(&text, end, &message->key, &message->key_len) &&
 		(take_waiter(&text, end, sent_us, &message->waiters) || is_try(text, end)))
 	{
@@ -430,6 +436,17 @@ script_write_forced(char text[SCRIPT_WANT_MAX], const char *key, size_t key_len)
 	char *at = words_put_text(text, "forced");
 
 	at = words_put(at, key, key_len);
+	Assert(at - text <= SCRIPT_WANT_MAX);
+	return at - text;
+}
+
+size_t
+script_write_ask(char text[SCRIPT_WANT_MAX], const char *key, size_t key_len, uint64 ask)
+{
+	char *at = words_put_text(text, "ask");
+
+	at = words_put(at, key, key_len);
+	at = words_put_id(at, ask);
 	Assert(at - text <= SCRIPT_WANT_MAX);
 	return at - text;
 }

@@ -136,12 +136,14 @@ extern size_t script_host_channel(uint64 host, char channel[SCRIPT_CHANNEL_SIZE]
 /*
  * These write a message for another host, and return its length: a request for a lock, as a node
  * publishes when it refuses an acquire (waited_us -1: a try); that the lock was released by force;
- * a probe, for the lock `key`; and, as a node publishes at a release, that the lock is free, and
- * which permit is.
+ * that an operator asks for the release (`ask`: a random number); a probe, for the lock `key`; and,
+ * as a node publishes at a release, that the lock is free, and which permit is.
  */
 extern size_t script_write_want(char text[SCRIPT_WANT_MAX], const char *key, size_t key_len,
 								uint64 host, int64 waited_us, bool shared);
 extern size_t script_write_forced(char text[SCRIPT_WANT_MAX], const char *key, size_t key_len);
+extern size_t script_write_ask(char text[SCRIPT_WANT_MAX], const char *key, size_t key_len,
+							   uint64 ask);
 extern size_t script_write_probe(char text[SCRIPT_PROBE_MAX], const char *key, size_t key_len,
 								 const ScriptProbe *probe);
 extern size_t script_write_free(char text[SCRIPT_COMMAND_MAX], const ScriptCommand *release);
@@ -158,6 +160,7 @@ typedef enum ScriptWord
 	SCRIPT_FREE,   /* the lock with the channel's name was released */
 	SCRIPT_PERMIT, /* a permit was released; the channel is its queue's */
 	SCRIPT_FORCED, /* an administrator has released a lock of this host */
+	SCRIPT_ASK,    /* an operator asks for the release of a lock of this host */
 	SCRIPT_WANT,   /* another host waits for, or tries, a lock of this host */
 	SCRIPT_PROBE   /* a probe for deadlocks */
 } ScriptWord;
@@ -170,8 +173,9 @@ typedef struct ScriptMessage
 	int permit;      /* PERMIT: the number of the permit */
 	Waiters waiters; /* FREE: hosts whose turn is next; WANT: the waiting host, or none for a try */
 	bool shared;     /* WANT: the waiter is known to be a reader */
-	const char *key; /* WANT, FORCED */
+	const char *key; /* WANT, FORCED, ASK */
 	size_t key_len;
+	uint64 ask;        /* ASK: the number, the same in the copies of all nodes */
 	ScriptProbe probe; /* PROBE */
 } ScriptMessage;
 

@@ -84,7 +84,7 @@ subscription_confirmed(const RedisNode *node, const char *channel, size_t len)
 	return subscription_lease(channel, len);
 }
 
-/* A second message of a node about a permit is about the next release. */
+/* A node's second message about a permit tells of the next release. */
 Lease *
 subscription_told_permit(const RedisNode *node, const char *channel, size_t len, int permit)
 {

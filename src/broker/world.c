@@ -22,6 +22,7 @@
 #include "driver/driver.h"
 #include "driver/turns.h"
 #include "shared/clock.h"
+#include "shared/node_stats.h"
 
 /*
  * Mean pause between two rounds for a held lock.  core_acquire.c spreads the pause by chance: half
@@ -129,6 +130,7 @@ send_to_node(Driver *of, int node, const DriverCommand *what)
 	command.core = core_command_to(&lease_at(what->sent.entry)->drive.core, node, what->sent.op);
 	script_set_attempt(value, command.core.attempt);
 	node_send(node_at(node), &command, &sent);
+	node_stats_count(&node_stats[node].commands);
 }
 
 /*
@@ -295,6 +297,7 @@ tell(Driver *of, int entry, DriverNews news, int64_t now_us)
 			break;
 		case DRIVER_GRANTED:
 			lease_count(COUNT_GRANTED);
+			lease_stats_granted(lease, now_us);
 			pg_atomic_write_u64(&lease->last_token, core->bound);
 			pg_atomic_write_u64(&lease->hold_until_us, core->hold_until_us);
 			pg_atomic_write_u64(&lease->granted_until_us, core->granted_until_us);
@@ -329,6 +332,7 @@ tell(Driver *of, int entry, DriverNews news, int64_t now_us)
 				break;
 			}
 			lease_count(COUNT_LOST);
+			lease_stats_lost(lease);
 			publish_votes(lease);
 			lease_set_state(lease, LEASE_LOST);
 			trouble_log(lease, TROUBLE_LOST, now_us);

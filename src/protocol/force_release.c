@@ -6,6 +6,9 @@
 
 #include "protocol/value.h"
 
+static core_mask nodes_up_to(const Inspected *node, core_mask among, int64_t most_before,
+							 bool raised);
+
 int64_t
 force_first_least(core_lists lists, const Inspected *node, int64_t wall_clock_us)
 {
@@ -37,28 +40,48 @@ force_first_least(core_lists lists, const Inspected *node, int64_t wall_clock_us
 ForceVerdict
 force_judge(core_lists lists, const Inspected *node, int64_t *least)
 {
-	core_mask members = lists.now | lists.next;
-	core_mask done = 0;
-	int64_t most_before = 0;
-	int64_t least_after = INT64_MAX;
+	core_mask forced = 0;
+	core_mask refusing = 0;
 
 	for (int i = 0; i < CORE_NODES_MAX; i++)
 	{
-		if (!(members & CORE_BIT(i)) || node[i].kind <= INSPECTED_ERROR ||
+		if (!((lists.now | lists.next) & CORE_BIT(i)) || node[i].kind <= INSPECTED_ERROR ||
 			node[i].may_have_forgotten)
 			continue;
-		done |= CORE_BIT(i);
-		if (!node[i].forced)
-			continue;
-		if (node[i].counter > most_before)
-			most_before = node[i].counter;
-		if (node[i].after < least_after)
-			least_after = node[i].after;
+		*(node[i].forced ? &forced : &refusing) |= CORE_BIT(i);
 	}
-	if (!core_has_quorum(lists, done))
+	if (!core_has_quorum(lists, forced | refusing))
 		return FORCE_FAILED;
-	if (least_after > most_before || most_before == 0)
+	if (core_has_quorum(lists, refusing))
 		return FORCE_DONE;
-	*least = most_before + 1;
+	*least = INT64_MAX;
+	for (int i = 0; i < CORE_NODES_MAX; i++)
+	{
+		int64_t most_before = node[i].counter;
+
+		if (!(forced & CORE_BIT(i)))
+			continue;
+		if (core_has_quorum(lists, refusing | nodes_up_to(node, forced, most_before, true)))
+			return FORCE_DONE;
+		if (core_has_quorum(lists, refusing | nodes_up_to(node, forced, most_before, false)) &&
+			*least > most_before)
+			*least = most_before + 1;
+	}
 	return FORCE_AGAIN;
+}
+
+/*
+ * Returns the nodes of `among` whose former counter was at most `most_before`.  raised: only those
+ * whose counter is now above; without any former counter nothing is to be raised.
+ */
+static core_mask
+nodes_up_to(const Inspected *node, core_mask among, int64_t most_before, bool raised)
+{
+	core_mask nodes = 0;
+
+	for (int i = 0; i < CORE_NODES_MAX; i++)
+		if ((among & CORE_BIT(i)) && node[i].counter <= most_before &&
+			(!raised || most_before == 0 || node[i].after > most_before))
+			nodes |= CORE_BIT(i);
+	return nodes;
 }

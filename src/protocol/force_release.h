@@ -1,14 +1,15 @@
 /*
  * force_release.h
  *		A forced release: has a majority of nodes deleted the key of a lock for good, in spite of
- *the former holder's renewals?
+ *		the former holder's renewals?
  *
  * A node refuses a renewal if its counter is above the bound of the holder (core.h), so the
  * counter of each node must be raised above this bound.  The administrator does not know the
  * bound.  But a bound rests on a majority of counters, and this majority shares a node with each
- * majority that is asked.  So a round of deletions suffices if each of its nodes now has a counter
- * above all counters that these nodes had before.  Otherwise another round raises the counters
- * higher: it leaves the keys of later holders alone.
+ * other majority.  So a round of deletions suffices if each node of some majority now has a counter
+ * above all counters that the nodes of this majority had before.  Nodes outside of this majority
+ * need not agree: a node may lie.  Otherwise another round raises the counters higher: it leaves
+ * the keys of later holders alone.
  *
  * Pure.
  */

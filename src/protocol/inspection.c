@@ -14,7 +14,7 @@ static core_mask nodes_like(const Inspected *node, int i, core_mask among);
 static int count_of(core_mask nodes);
 static void judge_group(Inspection *inspection, core_lists lists, const Inspected *node,
 						core_mask unknown);
-static void find_group(Inspection *inspection, const Inspected *node, core_mask members);
+static void find_group(Inspection *inspection, core_lists lists, const Inspected *node);
 static void add_up(Inspection *inspection, core_lists lists, const Inspected *node);
 static int64_t common_ttl(core_lists lists, const Inspected *node, core_mask nodes);
 static bool outlives(int64_t ttl_ms, int64_t other_ms);
@@ -39,7 +39,7 @@ inspection_judge(Inspection *inspection, core_lists lists, const Inspected *node
 		if (!has_key(&node[i]) && (node[i].kind != INSPECTED_NONE || node[i].may_have_forgotten))
 			unknown |= CORE_BIT(i);
 	}
-	find_group(inspection, node, members);
+	find_group(inspection, lists, node);
 	if (!core_has_quorum(lists, inspection->answered))
 		return;
 	judge_group(inspection, lists, node, unknown);
@@ -73,19 +73,25 @@ is_same(const Inspected *one, const Inspected *other)
 		   memcmp(one->value, other->value, VALUE_REQUEST) == 0;
 }
 
-/* Sets nodes and witness: the largest set of nodes with one lock. */
+/*
+ * Sets nodes and witness: the majority with one lock, or else the largest set.  A majority of two
+ * lists with common nodes may be the smaller set.
+ */
 static void
-find_group(Inspection *inspection, const Inspected *node, core_mask members)
+find_group(Inspection *inspection, core_lists lists, const Inspected *node)
 {
 	for (int i = 0; i < CORE_NODES_MAX; i++)
 	{
-		core_mask same = nodes_like(node, i, members);
+		core_mask same = nodes_like(node, i, lists.now | lists.next);
+		bool is_majority = core_has_quorum(lists, same);
 
-		if (count_of(same) > count_of(inspection->nodes))
+		if (is_majority || count_of(same) > count_of(inspection->nodes))
 		{
 			inspection->nodes = same;
 			inspection->witness = i;
 		}
+		if (is_majority)
+			return;
 	}
 }
 

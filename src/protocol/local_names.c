@@ -6,7 +6,7 @@
 
 #include <string.h>
 
-/* so many names are looked at for one that makes room */
+/* names to look at, at most, to find a name that can make room */
 #define LOOKS 256
 
 static int32_t *bucket_of(local_names *names, const char *key, size_t len);

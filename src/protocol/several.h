@@ -5,9 +5,9 @@
  * A call gets all its locks or none.  All hosts take the locks in the order of their names, but
  * ask for all of them together.  If a lock is refused, the call releases the granted locks
  * behind it, keeps the granted locks before it, and waits for the refused lock.  So a waiting
- * call holds no lock behind the lock for which it waits.  In a cycle of waiting calls each of
- * these names would have to be behind the name before it, which is impossible (Havender:
- * Avoiding deadlock in multitasking systems, 1968).
+ * call holds no lock behind the lock for which it waits.  In a cycle of waiting calls each name
+ * would be behind the name before, all around the cycle, which is impossible (Havender: Avoiding
+ * deadlock in multitasking systems, 1968).
  *
  * Pure, like the core.
  */
@@ -53,9 +53,9 @@ extern several_step several_next(const several_state *state, int asked, int coun
  * may release its locks behind the refused name, and ask once more from this name on.  again: how
  * often the try has asked again.
  *
- * When hosts try for the same names at one instant, each host may get some of the names, and all
+ * When hosts try for the same names at one instant, each host may get some names, and all hosts
  * refuse each other.  The host with the first name asks again.  Every other host was refused the
- * first name, and releases the rest.  So one host gets all the names.
+ * first name, and releases its names.  So one host gets all names.
  */
 extern bool several_try_again(int granted, int again);
 

@@ -22,7 +22,7 @@ typedef enum AskHostsEnd
 	ASK_HOSTS_SILENT
 } AskHostsEnd;
 
-/* What to do if too few nodes send the list. */
+/* The hint if too few nodes send the list. */
 #define ASK_HOSTS_NO_QUORUM_STEP                                                                   \
 	"See the view redlock_nodes, and the server log for nodes that do not keep the list."
 

@@ -8,15 +8,11 @@
 
 #include "protocol/force_release.h"
 #include "protocol/permits.h"
-#include "protocol/value.h"
 #include "session/encoding.h"
 #include "session/force.h"
 #include "session/inspect_lock.h"
 #include "shared/clock.h"
-#include "shared/guc.h"
-#include "shared/text.h"
 
-static bool has_permit(const InspectAnswer *answer, int permit);
 static void force_key(const LockName *name, int permit, InspectAnswer *answer);
 REDLOCK_NORETURN static void fail(const LockName *name, const InspectAnswer *answer);
 
@@ -30,51 +26,27 @@ force_release(const LockName *name)
 
 	inspect_judge(name, answer, &inspection);
 	if (inspection.witness >= 0)
-	{
-		const Inspected *witness = &answer->node[inspection.witness];
-		Value value;
-
-		value_read(&value, witness->value, witness->value_len);
-		holder = palloc(LUA_HELD_MAX + 1);
-		text_to_utf8(holder, LUA_HELD_MAX + 1, witness->value + value.text,
-					 witness->value_len - value.text);
-	}
+		holder = inspect_held_by(answer, &inspection);
 	/* before: a failure may have released the lock at some nodes */
 	ereport(LOG, (errmsg("redlock \"%s\" is released by force by role \"%s\"", name->name,
 						 GetUserNameFromId(GetUserId(), false)),
 				  errdetail("It is held by: %s.",
 							holder != NULL ? encoding_from_utf8(holder) : "nobody")));
 	for (int permit = 1; permit <= PERMITS_MAX; permit++)
-		if (has_permit(answer, permit))
+		if (inspect_has_permit(answer, permit))
 			force_key(name, permit, of_permit);
 	force_key(name, 0, answer);
 	return holder;
-}
-
-static bool
-has_permit(const InspectAnswer *answer, int permit)
-{
-	for (int i = 0; i < CORE_NODES_MAX; i++)
-		if (answer->node[i].permit[(permit - 1) / 8] & 1 << (permit - 1) % 8)
-			return true;
-	return false;
 }
 
 /* Releases the lock itself, or one of its permits.  permit 0: the lock, as `answer` tells it. */
 static void
 force_key(const LockName *name, int permit, InspectAnswer *answer)
 {
-	InspectQuestion question = {0};
-	int prefix_len = strlen(redlock_key_prefix);
+	InspectQuestion question = {.kind = INSPECT_LOCK};
 	int64 least;
 
-	memcpy(question.key, redlock_key_prefix, prefix_len);
-	if (permit == 0)
-		memcpy(question.key + prefix_len, name->utf8, name->utf8_len);
-	question.key_len =
-		prefix_len +
-		(permit == 0 ? name->utf8_len
-					 : permits_name(question.key + prefix_len, name->utf8, name->utf8_len, permit));
+	inspect_set_key(&question, name, permit);
 	if (permit != 0)
 		inspect_key(name, &question, answer);
 	least = force_first_least(answer->lists, answer->node, redlock_wall_clock_us());

@@ -152,6 +152,7 @@ holding_enter(const LockName *held)
 	holding->ended_count = 0;
 	holding->xact_holds = NULL;
 	holding->fences = NULL;
+	holding->asks = 0;
 	holding->gate_era = 0;
 	holding->runs = 0;
 	holding->loss_signalled = false;

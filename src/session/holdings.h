@@ -41,6 +41,7 @@ typedef struct Holding
 	XactHold *xact_holds; /* innermost first */
 	char *fences;         /* the schema of redlock_fences, if commits of the call record
 						   * the token */
+	uint32 asks;          /* lease_asks at the grant */
 	uint32 gate_era;      /* era of the gate's entering at session level; 0: not entered */
 	int runs;             /* redlock_run runs under it; each relies on an acquisition */
 	bool loss_signalled;  /* the alarm has seen the loss */

@@ -7,11 +7,14 @@
 #include "lib/stringinfo.h"
 #include "storage/ipc.h"
 
+#include "protocol/permits.h"
+#include "protocol/value.h"
 #include "session/encoding.h"
 #include "session/inspect_lock.h"
 #include "shared/clock.h"
 #include "shared/guc.h"
 #include "shared/node_status.h"
+#include "shared/text.h"
 
 /* How often a session looks whether there is a broker. */
 #define LOOK_MS 1000
@@ -27,14 +30,34 @@ InspectAnswer *
 inspect_lock(const LockName *name)
 {
 	InspectAnswer *answer = palloc(sizeof(InspectAnswer));
-	InspectQuestion question = {0};
-	int prefix_len = strlen(redlock_key_prefix);
+	InspectQuestion question = {.kind = INSPECT_LOCK};
 
-	memcpy(question.key, redlock_key_prefix, prefix_len);
-	memcpy(question.key + prefix_len, name->utf8, name->utf8_len);
-	question.key_len = prefix_len + name->utf8_len;
+	inspect_set_key(&question, name, 0);
 	inspect_key(name, &question, answer);
 	return answer;
+}
+
+void
+inspect_set_key(InspectQuestion *question, const LockName *name, int permit)
+{
+	int prefix_len = strlen(redlock_key_prefix);
+
+	memcpy(question->key, redlock_key_prefix, prefix_len);
+	if (permit == 0)
+		memcpy(question->key + prefix_len, name->utf8, name->utf8_len);
+	question->key_len =
+		prefix_len + (permit == 0 ? name->utf8_len
+								  : permits_name(question->key + prefix_len, name->utf8,
+												 name->utf8_len, permit));
+}
+
+bool
+inspect_has_permit(const InspectAnswer *answer, int permit)
+{
+	for (int i = 0; i < CORE_NODES_MAX; i++)
+		if (answer->node[i].permit[(permit - 1) / 8] & 1 << (permit - 1) % 8)
+			return true;
+	return false;
 }
 
 void
@@ -118,6 +141,19 @@ inspect_judge(const LockName *name, const InspectAnswer *answer, Inspection *ins
 			 errmsg("no quorum of redlock nodes could be reached to look up \"%s\"", name->name),
 			 text[0] != '\0' ? errdetail("No usable answer from: %s.", text) : 0,
 			 errhint("See the view redlock_nodes.")));
+}
+
+char *
+inspect_held_by(const InspectAnswer *answer, const Inspection *inspection)
+{
+	const Inspected *witness = &answer->node[inspection->witness];
+	char *text = palloc(LUA_HELD_MAX + 1);
+	Value value;
+
+	value_read(&value, witness->value, witness->value_len);
+	text_to_utf8(text, LUA_HELD_MAX + 1, witness->value + value.text,
+				 witness->value_len - value.text);
+	return text;
 }
 
 void

@@ -21,6 +21,18 @@ extern InspectAnswer *inspect_lock(const LockName *name);
  */
 extern void inspect_key(const LockName *name, InspectQuestion *question, InspectAnswer *answer);
 
+/* Sets the key of `question` to the key of the lock (permit 0), or of a permit. */
+extern void inspect_set_key(InspectQuestion *question, const LockName *name, int permit);
+
+/* Does a node tell that this permit is taken? */
+extern bool inspect_has_permit(const InspectAnswer *answer, int permit);
+
+/*
+ * Returns the description of the holder in the value that the inspection shows, or the value of a
+ * plain client; palloc'd, in UTF-8.
+ */
+extern char *inspect_held_by(const InspectAnswer *answer, const Inspection *inspection);
+
 /* Judges the answers.  Raises an error (08006) if less than a quorum answered. */
 extern void inspect_judge(const LockName *name, const InspectAnswer *answer,
 						  Inspection *inspection);

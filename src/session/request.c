@@ -454,6 +454,9 @@ give_up_on(const LockRequest *request, int index)
 static void
 take_hand_overs(const LockRequest *request)
 {
+	LeaseTerms terms = request->terms;
+
+	terms.began_us = request_now.call_began_us;
 	for (int i = 0; i < request_now.asked_count; i++)
 	{
 		Asked *at = &request_now.asked[i];
@@ -464,7 +467,7 @@ take_hand_overs(const LockRequest *request)
 						.len = request_make_key(&request->names[i], text)};
 
 		if (at->lease == NULL)
-			at->lease = lease_take_hand_over(&key, &request->terms);
+			at->lease = lease_take_hand_over(&key, &terms);
 		if (at->lease == NULL)
 			break;
 	}

@@ -7,10 +7,12 @@
  */
 #include "postgres.h"
 
+#include "commands/dbcommands.h" /* get_database_name, up to 18 */
 #include "mb/pg_wchar.h"
 #include "miscadmin.h"
 #include "pgstat.h"
 #include "storage/proc.h"
+#include "utils/lsyscache.h"
 #include "utils/timestamp.h"
 
 #include "protocol/permits.h"
@@ -32,6 +34,7 @@ static Lease *lease_of(int index);
 static bool was_asked_long(void);
 static char *holder_text(const LockRequest *request, int index);
 static char *here_text(uint64 hash);
+static char *owner_text(const Lease *lease);
 static bool is_elsewhere(const LockRequest *request, Lease *lease);
 static char *held_by_text(Lease *lease);
 static int elsewhere_hint(void);
@@ -260,18 +263,29 @@ here_text(uint64 hash)
 	since = timestamptz_to_str(copy->since);
 	if (lease_state(copy) != LEASE_HELD)
 		return psprintf(
-			"Process %d of this server is ahead of this session, and has waited since %s.",
-			copy->owner_pid, since);
+			"Process %d of this server (%s) is ahead of this session, and has waited since %s.",
+			copy->owner_pid, owner_text(copy), since);
 	if (copy->shared)
 		return psprintf(
 			"Sessions of this server have shared the lock since %s; see the view redlock_locks.",
 			since);
 	if (pg_atomic_read_u32(&copy->wish) == WISH_DETACHED)
 		return psprintf(
-			"The lock has been detached on this server since %s; see the view redlock_locks.",
-			since);
-	return psprintf("Process %d of this server has held the lock since %s.", copy->owner_pid,
-					since);
+			"The lock has been detached on this server (%s) since %s; see the view redlock_locks.",
+			owner_text(copy), since);
+	return psprintf("Process %d of this server (%s) has held the lock since %s.", copy->owner_pid,
+					owner_text(copy), since);
+}
+
+/* Either may have been dropped. */
+static char *
+owner_text(const Lease *lease)
+{
+	char *database = get_database_name(lease->owner_database);
+	char *role = GetUserNameFromId(lease->owner_role, true);
+
+	return psprintf("database \"%s\", role \"%s\"", database != NULL ? database : "?",
+					role != NULL ? role : "?");
 }
 
 /*
@@ -417,4 +431,21 @@ request_advise_table_full(void)
 		return psprintf("Raise max_locks_per_transaction, now %d, and restart the server.",
 						max_locks_per_xact);
 	return psprintf("Raise redlock.max_locks, now %d, and restart the server.", redlock_max_locks);
+}
+
+void
+request_count_failure(const LockRequest *request, int sqlstate)
+{
+	/* of several locks, the lock of the last wait; of a permit, the lock itself */
+	const LockName *name =
+		&request->names[request->permits > 0 ? 0 : Max(request_now.waited_for, 0)];
+	ResourceEvent event = sqlstate == ERRCODE_T_R_DEADLOCK_DETECTED ? RESOURCE_DEADLOCK
+						  : request->terms.once                     ? RESOURCE_REFUSED
+																	: RESOURCE_TIMED_OUT;
+
+	if (sqlstate != ERRCODE_LOCK_NOT_AVAILABLE && sqlstate != ERRCODE_T_R_DEADLOCK_DETECTED)
+		return;
+	lease_stats_failed(name->hash, name->utf8, name->utf8_len, event,
+					   event == RESOURCE_REFUSED ? -1
+												 : redlock_clock_us() - request_now.call_began_us);
 }

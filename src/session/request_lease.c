@@ -53,6 +53,7 @@ request_open_lease(const LockRequest *request, int index, int64 deadline_us)
 
 	terms.waited_for_grant = request_now.asked[index].waited_for_grant;
 	terms.waits_for_tokens = true;
+	terms.began_us = request_now.call_began_us;
 	for (;;)
 	{
 		int64 now_us;

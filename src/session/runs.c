@@ -106,7 +106,8 @@ require_table(Oid schema)
 }
 
 void
-runs_prepare(Run *run, Oid schema, const char *resource, const char *utf8, const char *command)
+runs_prepare(Run *run, Oid schema, const char *resource, const char *utf8, const char *command,
+			 bool in_transaction)
 {
 	require_table(schema);
 	*run = (Run){
@@ -116,6 +117,7 @@ runs_prepare(Run *run, Oid schema, const char *resource, const char *utf8, const
 		.command = pnstrdup(command, pg_mbcliplen(command, strlen(command), RUN_COMMAND_SIZE - 1)),
 		.role = GetUserNameFromId(GetUserId(), false),
 		.session = run_report_session(),
+		.in_transaction = in_transaction,
 		.called = GetCurrentTimestamp()};
 }
 
@@ -131,8 +133,11 @@ runs_begin(Run *run, int64 token)
 				  .status = "running"};
 
 	SPI_connect();
-	end_left_runs(run->schema);
-	prune(run->schema);
+	if (!run->in_transaction)
+	{
+		end_left_runs(run->schema);
+		prune(run->schema);
+	}
 	row.started = GetCurrentTimestamp();
 	insert_row(run->schema, &row, run);
 	SPI_finish();
@@ -150,7 +155,7 @@ runs_skip(Run *run, const char *message)
 				  .message = message};
 
 	SPI_connect();
-	if (pg_prng_uint32(&pg_global_prng_state) % SKIPS_A_PRUNE == 0)
+	if (!run->in_transaction && pg_prng_uint32(&pg_global_prng_state) % SKIPS_A_PRUNE == 0)
 		prune(run->schema);
 	row.started = row.ended = GetCurrentTimestamp();
 	insert_row(run->schema, &row, NULL);

@@ -5,6 +5,10 @@
  * A run has a row, committed before the command begins.  A run that succeeds updates the row in
  * its last commit.  When a run fails, the session's transaction rolls back; so a separate process,
  * the writer, updates the row.  The writer inserts a row if the run failed before it had one.
+ *
+ * A run in a transaction block cannot commit.  Its row belongs to the transaction of the caller: a
+ * rollback loses the row, so a run that fails leaves no row.  Such a run leaves the rows of other
+ * runs alone: the transaction may last, and would keep these rows locked.
  */
 #ifndef REDLOCK_RUNS_H
 #define REDLOCK_RUNS_H
@@ -24,6 +28,7 @@ typedef struct Run
 	const char *role;
 	int64 session;
 	TimestampTz called;
+	bool in_transaction; /* the row belongs to the caller's transaction */
 	bool begun; /* the run is under way, and has this row: */
 	pg_uuid_t id;
 	ItemPointerData place; /* where the row was written */
@@ -34,12 +39,13 @@ typedef struct Run
  * schema has no table redlock_runs.
  */
 extern void runs_prepare(Run *run, Oid schema, const char *resource, const char *utf8,
-						 const char *command);
+						 const char *command, bool in_transaction);
 
 /*
- * Writes the row of a run that begins, with the rights of the owner of redlock_runs; the caller
- * commits the row at once.  Also ends the rows of this server's runs that are known to be over, and
- * deletes some rows that began before redlock.runs_keep.
+ * Writes the row of a run that begins, with the rights of the owner of redlock_runs.  Unless
+ * in_transaction, the caller commits the row at once.  Then the call also ends the rows of this
+ * server's runs that are known to be over, and deletes some rows that began before
+ * redlock.runs_keep.
  */
 extern void runs_begin(Run *run, int64 token);
 
@@ -50,15 +56,16 @@ extern void runs_begin(Run *run, int64 token);
 extern void runs_enter(Run *run);
 extern void runs_leave(Run *run);
 
-/* Writes the row of a skipped run, with the reason; the caller commits the row at once. */
+/* Writes the row of a skipped run, with the reason; the caller commits as for runs_begin. */
 extern void runs_skip(Run *run, const char *message);
 
+/* Writes the success into the row; the caller commits as for runs_begin. */
 extern void runs_succeed(const Run *run);
 
 /*
- * For PG_CATCH: reports the error of this run, or an error before the command.  loss: why the lease
- * was lost, or NULL; cancelled: the loss cancelled the command.  Raises a WARNING if there is no
- * way to report the error.
+ * For PG_CATCH, unless in_transaction: reports the error of this run, or an error before the
+ * command.  loss: why the lease was lost, or NULL; cancelled: the loss cancelled the command.
+ * Raises a WARNING if there is no way to report the error.
  */
 extern void runs_fail(Run *run, const char *loss, bool cancelled, MemoryContext context);
 

@@ -19,17 +19,27 @@
 /* How often a session looks whether the other scan has ended. */
 #define LOOK_MS 1000
 
-/* A key that was found, with a NUL. */
+/*
+ * Limits against nodes that lie: steps to the end of a node's list, and keys that no node before
+ * has listed.  An honest node takes a step for 100 keys of any kind.
+ */
+#define STEPS_MAX 1000000
+#define NEW_KEYS_MAX 250000
+
+/* A key that was found. */
 typedef struct FoundKey
 {
-	char key[LUA_KEY_MAX + 1];
+	char key[LUA_KEY_MAX + 1]; /* with a NUL */
+	core_mask nodes;           /* nodes that list the key */
 } FoundKey;
 
 static void scan(const LockName *prefix, InspectAnswer *answer, ScanHandler handler, void *to);
 static void write_pattern(InspectQuestion *question, const char *text);
-static bool scan_node(const LockName *prefix, InspectQuestion *question, InspectAnswer *answer,
-					  HTAB *found);
-static void keep_keys(const LockName *prefix, const InspectAnswer *answer, HTAB *found);
+static const char *scan_node(const LockName *prefix, InspectQuestion *question,
+							 InspectAnswer *answer, HTAB *found);
+static int keep_keys(const LockName *prefix, const InspectAnswer *answer, core_mask node,
+					 HTAB *found);
+static void drop_keys(core_mask node, HTAB *found);
 static void end_scan(int code, Datum begun);
 
 void
@@ -64,12 +74,12 @@ static void
 scan(const LockName *prefix, InspectAnswer *answer, ScanHandler handler, void *to)
 {
 	HASHCTL of_keys = {
-		.keysize = sizeof(FoundKey), .entrysize = sizeof(FoundKey), .hcxt = CurrentMemoryContext};
+		.keysize = LUA_KEY_MAX + 1, .entrysize = sizeof(FoundKey), .hcxt = CurrentMemoryContext};
 	HTAB *found =
 		hash_create("redlock keys", 256, &of_keys, HASH_ELEM | HASH_STRINGS | HASH_CONTEXT);
 	InspectQuestion question = {.kind = INSPECT_SCAN};
 	core_mask scanned = 0;
-	char *fault = "";
+	const char *fault = NULL;
 	HASH_SEQ_STATUS status;
 	FoundKey *key;
 
@@ -78,16 +88,21 @@ scan(const LockName *prefix, InspectAnswer *answer, ScanHandler handler, void *t
 	question.key[question.key_len++] = '*';
 	for (question.node = 0; question.node < CORE_NODES_MAX; question.node++)
 	{
-		if (scan_node(prefix, &question, answer, found))
+		const char *failure = scan_node(prefix, &question, answer, found);
+
+		if (failure == NULL)
 			scanned |= CORE_BIT(question.node);
-		else if ((answer->lists.now | answer->lists.next) & CORE_BIT(question.node))
-			fault = inspect_fault(answer, question.node);
+		else
+			drop_keys(CORE_BIT(question.node), found);
+		/* a node that is not in force has no fault */
+		if (failure != NULL && failure[0] != '\0')
+			fault = failure;
 	}
 	/* a majority without an answer may keep further locks */
 	if (core_has_quorum(answer->lists, ~scanned))
 		ereport(ERROR, (errcode(ERRCODE_CONNECTION_FAILURE),
 						errmsg("too few redlock nodes could be reached to list the locks"),
-						fault[0] != '\0' ? errdetail("The last failure: %s.", fault) : 0,
+						fault != NULL ? errdetail("The last failure: %s.", fault) : 0,
 						errhint("See the view redlock_nodes, and the server log.")));
 
 	question = (InspectQuestion){.kind = INSPECT_LOCK};
@@ -119,44 +134,75 @@ write_pattern(InspectQuestion *question, const char *text)
 	}
 }
 
-/* Collects the keys of a node.  Returns false if the node is not in force, or fails. */
-static bool
+/*
+ * Collects the keys of a node.  Returns NULL, or a text about the node's failure, which is empty if
+ * the node is not in force.
+ */
+static const char *
 scan_node(const LockName *prefix, InspectQuestion *question, InspectAnswer *answer, HTAB *found)
 {
+	core_mask node = CORE_BIT(question->node);
+	int new_keys = 0;
+
 	strcpy(question->value, "0");
 	question->value_len = 1;
-	do
+	for (int step = 0; step < STEPS_MAX && new_keys <= NEW_KEYS_MAX; step++)
 	{
 		CHECK_FOR_INTERRUPTS();
 		inspect_key(prefix, question, answer);
+		if (!((answer->lists.now | answer->lists.next) & node))
+			return "";
 		if (answer->node[question->node].kind != INSPECTED_NONE)
-			return false;
-		keep_keys(prefix, answer, found);
+			return inspect_fault(answer, question->node);
+		new_keys += keep_keys(prefix, answer, node, found);
+		if (strcmp(answer->cursor, "0") == 0)
+			return NULL;
+		/* each step of an honest node has another cursor */
+		if (strcmp(answer->cursor, question->value) == 0)
+			break;
 		strlcpy(question->value, answer->cursor, sizeof(question->value));
 		question->value_len = strlen(question->value);
-	} while (strcmp(question->value, "0") != 0);
-	return true;
+	}
+	return "the list of keys of a node does not end";
 }
 
-/* A node may be wrong: keys without the prefix are left out. */
-static void
-keep_keys(const LockName *prefix, const InspectAnswer *answer, HTAB *found)
+/*
+ * Keeps the keys of an answer.  A node may be wrong: keys without the prefix are left out.  Returns
+ * the number of keys that no node has listed before.
+ */
+static int
+keep_keys(const LockName *prefix, const InspectAnswer *answer, core_mask node, HTAB *found)
 {
 	size_t prefix_len = strlen(redlock_key_prefix);
 	const char *at = answer->keys;
 	const char *end = answer->keys + answer->keys_len;
-	const char *key;
+	int new_keys = 0;
 
 	for (; at < end && memchr(at, '\0', end - at) != NULL; at += strlen(at) + 1)
 	{
-		FoundKey name = {0};
+		FoundKey *key;
+		bool is_known;
 
-		key = at;
-		if (strlen(key) > LUA_KEY_MAX || strlen(key) <= prefix_len ||
-			strncmp(key, redlock_key_prefix, prefix_len) != 0 ||
-			strncmp(key + prefix_len, prefix->utf8, prefix->utf8_len) != 0)
+		if (strlen(at) > LUA_KEY_MAX || strlen(at) <= prefix_len ||
+			strncmp(at, redlock_key_prefix, prefix_len) != 0 ||
+			strncmp(at + prefix_len, prefix->utf8, prefix->utf8_len) != 0)
 			continue;
-		strcpy(name.key, key);
-		(void) hash_search(found, name.key, HASH_ENTER, NULL);
+		key = hash_search(found, at, HASH_ENTER, &is_known);
+		key->nodes = is_known ? key->nodes | node : node;
+		new_keys += !is_known;
 	}
+	return new_keys;
+}
+
+/* Drops the keys that this node alone has listed. */
+static void
+drop_keys(core_mask node, HTAB *found)
+{
+	HASH_SEQ_STATUS status;
+	FoundKey *key;
+
+	hash_seq_init(&status, found);
+	while ((key = hash_seq_search(&status)) != NULL)
+		if ((key->nodes &= ~node) == 0)
+			(void) hash_search(found, key->key, HASH_REMOVE, NULL);
 }

@@ -156,10 +156,13 @@ ask_and_hold(const LockRequest *ask, const LockRequest *request)
 	}
 	PG_CATCH();
 	{
+		request_count_failure(ask, geterrcode());
 		request_end();
 		PG_RE_THROW();
 	}
 	PG_END_TRY();
+	if (!granted)
+		request_count_failure(ask, ERRCODE_LOCK_NOT_AVAILABLE);
 	request_end();
 	return granted;
 }
@@ -345,6 +348,7 @@ take(const LockName *granted, LockScope scope)
 	holding->lease = request_take(&holding->gate);
 	holding->shared = holding->lease->shared;
 	begin_turn(holding->lease, 0);
+	holding->asks = lease_asks(holding->lease);
 	holding->gate_era = scope != SCOPE_TRANSACTION ? gate_era() : 0;
 	holding_enlist(holding);
 	return holding;
@@ -472,6 +476,14 @@ int64
 session_check(uint64 hash, const char *name)
 {
 	return holding_validity_us(holding_find_valid(hash, name));
+}
+
+bool
+session_release_wanted(uint64 hash, const char *name)
+{
+	Holding *holding = holding_find_valid(hash, name);
+
+	return lease_asks(holding->lease) != holding->asks;
 }
 
 char *

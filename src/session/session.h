@@ -8,7 +8,7 @@
 
 #include "session/request.h"
 
-/* What to do if redlock.nodes is empty. */
+/* The hint if redlock.nodes is empty. */
 #define SESSION_NODES_STEP                                                                         \
 	"Add a line to postgresql.conf and reload: redlock.nodes = 'redis://host1, redis://host2, "    \
 	"redis://host3'. If the line is there, see the server log for the reason."
@@ -70,6 +70,12 @@ extern bool session_release_detached(const LockName *name, int64 token);
 
 /* Returns the validity left in microseconds.  Raises an error if not held, or lost. */
 extern int64 session_check(uint64 hash, const char *name);
+
+/*
+ * Has an operator asked for the release since this session got the lock, or since an attached lock
+ * was detached?  Raises an error if not held, or lost.
+ */
+extern bool session_release_wanted(uint64 hash, const char *name);
 
 /* Returns why the lease was lost, as a sentence, if this session holds a lost lease; else NULL. */
 extern char *session_loss_reason(uint64 hash, const char *name);

@@ -13,11 +13,13 @@
 #include "utils/guc.h"
 
 #include "protocol/lua.h"
+#include "protocol/scopes.h"
 #include "shared/compat.h"
 #include "shared/guc.h"
 #include "shared/text.h"
 #include "shared/tls_file.h"
 
+LockScopes redlock_allowed_scopes = SCOPES_ALL;
 int redlock_commit_margin_ms = 10;
 int redlock_handover_limit = LUA_SPAN - 1;
 int redlock_keep_idle_ms = 0;
@@ -37,6 +39,7 @@ char *redlock_tls_key_file = NULL;
 int redlock_tls_verify = TLS_VERIFY_FULL;
 int redlock_ttl_ms = TTL_DEFAULT_MS;
 
+static char *allowed_scopes_text = NULL;
 static char *nodes_text = NULL; /* always empty, see above */
 static char *nodes_next_text = NULL;
 static const NodeUrls *nodes = NULL;
@@ -60,6 +63,8 @@ static const struct config_enum_entry tls_verify_options[] = {{"full", TLS_VERIF
 
 static bool defined = false; /* guc_define has run */
 
+static bool check_allowed_scopes(char **newval, void **extra, GucSource source);
+static void assign_allowed_scopes(const char *newval, void *extra);
 static bool check_key_prefix(char **newval, void **extra, GucSource source);
 static bool check_nodes(char **newval, void **extra, GucSource source);
 static void assign_nodes(const char *newval, void *extra);
@@ -78,6 +83,14 @@ static bool check_tls_file(TlsFile what, const char *path, const char *before);
 void
 guc_define(void)
 {
+	DefineCustomStringVariable(
+		"redlock.allowed_scopes", "Scopes at which calls may acquire locks.",
+		"A list of transaction, call, session and detached. A pool with one server connection for "
+		"the transactions of many clients strands locks of session scope: take that scope from "
+		"the role of the pool.",
+		&allowed_scopes_text, SCOPES_ALL_TEXT, PGC_SUSET, GUC_LIST_INPUT, check_allowed_scopes,
+		assign_allowed_scopes, NULL);
+
 	DefineCustomIntVariable(
 		"redlock.commit_margin", "Validity that each lease must have left when a commit begins.",
 		"A commit with less validity fails. Set this to the time that a commit takes.",
@@ -222,6 +235,42 @@ const NodeUrls *
 redlock_nodes_next(void)
 {
 	return nodes_next != NULL ? nodes_next : &no_nodes;
+}
+
+static bool
+check_allowed_scopes(char **newval, void **extra, GucSource source)
+{
+	LockScopes scopes;
+	const char *word;
+	size_t len;
+
+	switch (scopes_read(*newval, &scopes, &word, &len))
+	{
+		case SCOPES_GOOD:
+			*extra = REDLOCK_GUC_MALLOC(sizeof(scopes));
+			if (*extra == NULL)
+				return false;
+			*(LockScopes *) *extra = scopes;
+			return true;
+		case SCOPES_EMPTY:
+			GUC_check_errdetail("The list, or an element of the list, is empty.");
+			break;
+		case SCOPES_UNKNOWN:
+			GUC_check_errdetail("\"%.*s\" is no scope of a redlock.", (int) len, word);
+			break;
+		case SCOPES_DOUBLED:
+			GUC_check_errdetail("The scope \"%.*s\" stands twice in the list.", (int) len, word);
+			break;
+	}
+	GUC_check_errhint("List one or several of transaction, call, session and detached, each once, "
+					  "separated by commas.");
+	return false;
+}
+
+static void
+assign_allowed_scopes(const char *newval, void *extra)
+{
+	redlock_allowed_scopes = *(LockScopes *) extra;
 }
 
 static bool

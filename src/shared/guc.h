@@ -5,6 +5,7 @@
 #ifndef REDLOCK_GUC_H
 #define REDLOCK_GUC_H
 
+#include "protocol/scopes.h"
 #include "shared/url.h"
 
 #define TTL_MIN_MS 100
@@ -39,6 +40,7 @@ typedef enum TlsVerify
 	TLS_VERIFY_FULL /* ... and names the host in the URL */
 } TlsVerify;
 
+extern LockScopes redlock_allowed_scopes;
 extern int redlock_commit_margin_ms;
 extern int redlock_handover_limit;
 extern int redlock_keep_idle_ms;

@@ -223,7 +223,8 @@ take_word(HolderParts *parts, const char *at)
 
 /*
  * Reads a value in quotes, or up to the next blank.  A backslash before a quote or a backslash
- * goes; \xHH stays, because its byte is not fit for people.
+ * goes; \xHH stays, because its byte is not fit for people.  A value that is too long is cut after
+ * a whole character.
  */
 static const char *
 take_value(char part[HOLDER_PART_SIZE], const char *at)
@@ -233,11 +234,21 @@ take_value(char part[HOLDER_PART_SIZE], const char *at)
 
 	part[0] = '\0';
 
-	for (at += quoted; *at != '\0' && *at != (quoted ? '"' : ' '); at++)
+	at += quoted;
+	while (*at != '\0' && *at != (quoted ? '"' : ' '))
 	{
+		size_t whole;
+
 		if (quoted && *at == '\\' && (at[1] == '"' || at[1] == '\\'))
 			at++;
-		len = put(part, HOLDER_PART_SIZE, len, at, 1);
+		whole = text_utf8_len(at, strlen(at));
+		if (whole == 0)
+			whole = 1;
+		if (len + whole < HOLDER_PART_SIZE)
+			len = put(part, HOLDER_PART_SIZE, len, at, whole);
+		else
+			len = HOLDER_PART_SIZE; /* full */
+		at += whole;
 	}
 	if (quoted && *at == '"')
 		at++;

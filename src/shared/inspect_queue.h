@@ -36,6 +36,7 @@ typedef struct InspectAnswer
 typedef enum InspectKind
 {
 	INSPECT_LOCK,  /* what do the nodes keep?  Uses key */
+	INSPECT_ASK,   /* ask the hosts that the nodes name for the release; uses key */
 	INSPECT_FORCE, /* release the lock by force; uses key, least, value: see force_release.lua */
 	INSPECT_SCAN   /* list some keys of one node; uses node, key: the pattern, value: the cursor */
 } InspectKind;

@@ -33,7 +33,8 @@ static int *bucket_of(uint64 hash);
 static Lease *found(uint64 hash);
 static void unset_name(Lease *lease);
 static LeaseOpened try_open(const LeaseKey *key, const LeaseTerms *terms, Lease **result);
-static void store_taken(Lease *idle, uint64 gate, const LeaseTerms *terms, const Entry *entry);
+static void store_taken(Lease *idle, uint64 gate, const LeaseTerms *terms, const Entry *entry,
+						bool was_kept, int64 now_us);
 static void go_on(Lease *from, Lease *to);
 static bool is_unseen(Lease *lease);
 static bool make_room(void);
@@ -113,6 +114,8 @@ void
 lease_free_name(Lease *lease)
 {
 	unset_name(lease);
+	if (lease->held_since_us != 0)
+		lease_stats_released(lease, redlock_clock_us());
 	pg_atomic_fetch_sub_u32(&lease_table->owned, 1);
 	pg_atomic_write_u32(&lease->wish, WISH_NOTHING);
 }
@@ -184,7 +187,7 @@ try_open(const LeaseKey *key, const LeaseTerms *terms, Lease **result)
 		else if (opened == LEASE_HANDED_OVER)
 		{
 			taken = entry_take_over(&entry, &request, now_us);
-			store_taken(idle, key->gate, terms, &entry);
+			store_taken(idle, key->gate, terms, &entry, taken.was_kept, now_us);
 			if (taken.asks)
 				lease_expect_tokens(idle, now_us + redlock_node_timeout_ms * INT64CONST(1000));
 			*result = idle;
@@ -230,7 +233,7 @@ lease_take_hand_over(const LeaseKey *key, const LeaseTerms *terms)
 		if (entry_open(&entry, &request, now_us) == LEASE_HANDED_OVER)
 		{
 			(void) entry_take_over(&entry, &request, now_us);
-			store_taken(lease, key->gate, terms, &entry);
+			store_taken(lease, key->gate, terms, &entry, false, now_us);
 		}
 		else
 			lease = NULL;
@@ -298,7 +301,8 @@ lease_request(const Lease *lease, const LeaseKey *key, const LeaseTerms *terms)
 
 /* Stores the changes of entry_take_over, and the new owner.  The caller has the table lock. */
 static void
-store_taken(Lease *idle, uint64 gate, const LeaseTerms *terms, const Entry *entry)
+store_taken(Lease *idle, uint64 gate, const LeaseTerms *terms, const Entry *entry, bool was_kept,
+			int64 now_us)
 {
 	seqlock_begin_write(&idle->version);
 	lease_set_owner(idle, gate, terms);
@@ -309,6 +313,8 @@ store_taken(Lease *idle, uint64 gate, const LeaseTerms *terms, const Entry *entr
 		lease_join_first(idle);
 	idle->handovers = entry->handovers;
 	seqlock_end_write(&idle->version);
+	lease_stats_taken(idle, was_kept ? RESOURCE_FROM_IDLE : RESOURCE_HANDED_OVER, terms->began_us,
+					  now_us);
 	pg_write_barrier();
 	pg_atomic_write_u32(&idle->wish, entry->wish);
 }
@@ -424,6 +430,7 @@ lease_release(Lease *lease, int (*waiting)(uint64 gate))
 	 * (lease_hold_until_us)
 	 */
 	now_us = redlock_clock_us();
+	lease_stats_released(lease, now_us);
 	/* as late as possible, to see a loss */
 	entry = lease_entry(lease);
 	entry.returns = false;

@@ -41,6 +41,7 @@
  *	 company			   the owner; the broker only changes LEASE_AMONG to
  *						   LEASE_AMONG_REFUSED
  *	 readers			   each reader, under the table lock: see the field
+ *	 asks				   the broker adds; each new owner begins with 0, under the table lock
  *	 permits_told, free_permit	the broker; of a queue also a session that releases a permit
  *	 all others			   the broker
  *
@@ -106,9 +107,11 @@
 #include "protocol/core.h"
 #include "protocol/entry.h"
 #include "protocol/lua.h"
+#include "protocol/scopes.h"
 #include "protocol/settling.h"
 #include "protocol/standing.h"
 #include "protocol/steps.h"
+#include "shared/resource_stats.h"
 #include "shared/seqlock.h"
 
 #define LEASE_TEXT_SIZE 384 /* bytes for a key and two texts about the holder */
@@ -127,16 +130,6 @@ typedef enum LeaseCompany
 						 * the owner may have to release its later locks */
 	LEASE_AMONG_REFUSED /* ... refused: another host holds this lock, or has a claim to go first */
 } LeaseCompany;
-
-typedef enum LockScope
-{
-	SCOPE_TRANSACTION, /* released after commit or abort, or after
-						* ROLLBACK TO an earlier savepoint */
-	SCOPE_CALL,        /* survives the COMMITs of a procedure; released at the end of
-						* the transaction in which the outermost CALL or DO ends */
-	SCOPE_SESSION,     /* until release, DISCARD ALL, or the end of the session */
-	SCOPE_DETACHED     /* until release by token, or the end of hold_at_most */
-} LockScope;
 
 typedef struct Lease
 {
@@ -162,6 +155,10 @@ typedef struct Lease
 							* lease.  Readers set it under the shared table lock */
 	bool is_queue;         /* the lock is a queue for permits; its holder waits for a permit */
 	uint16 permits;        /* a permit, or a queue: of a lock with this many permits; else 0 */
+
+	int stats_place;     /* (T) place in the statistics of resources, or RESOURCE_STATS_NONE */
+	int64 wait_began_us; /* start of the request; (t) until the grant */
+	int64 held_since_us; /* (T) 0: no holder */
 
 	int next_named; /* (T) next entry number in the bucket, or -1 */
 	int next_free;  /* (f) entry number, or -1 */
@@ -207,6 +204,8 @@ typedef struct Lease
 	pg_atomic_uint32 company;         /* LeaseCompany */
 	pg_atomic_uint32 readers;         /* count of readers.  Each reader counts itself under the
 									   * table lock: exclusive from or to 0, else shared */
+	pg_atomic_uint32 asks;            /* count of asks for the release since the owner took the
+									   * entry */
 	pg_atomic_uint64 writer_until_us; /* shared: a writer waits at least until then; the lease
 									   * must not become idle, and no session may join */
 
@@ -225,7 +224,7 @@ typedef struct Lease
 						* for a message */
 } Lease;
 
-StaticAssertDecl(sizeof(Lease) <= 1128, "an entry takes little more than a kilobyte");
+StaticAssertDecl(sizeof(Lease) <= 1160, "an entry takes little more than a kilobyte");
 
 /* A detached lease at the time of a look.  The lease may have ended since. */
 typedef struct DetachedLease
@@ -325,7 +324,7 @@ typedef struct LeaseTable
 /* NULL unless preloaded */
 extern LeaseTable *lease_table;
 
-/* What to do if redlock_pg is not preloaded. */
+/* The hint if redlock_pg is not preloaded. */
 #define LEASE_PRELOAD_STEP                                                                         \
 	"Add redlock_pg to shared_preload_libraries in postgresql.conf, beside the libraries there, "  \
 	"and restart the server."
@@ -353,6 +352,7 @@ typedef struct LeaseTerms
 	bool waits_for_tokens; /* has time for LEASE_MORE_TOKENS; else asks the nodes */
 	bool once;             /* a try */
 	bool patient;          /* asks again without a quorum, until the owner cancels */
+	int64 began_us;        /* start of the call, for the statistics */
 } LeaseTerms;
 
 /*
@@ -466,6 +466,12 @@ extern bool lease_unsettled(int *leases, int64 *kept_until_us);
 extern const char *lease_name(const Lease *lease); /* of its lock, in UTF-8; a static text */
 extern char *lease_held_by_text(Lease *lease);     /* palloc'd; NULL: not known */
 
+/*
+ * Counts the asks for the release.  A holder compares the count with the count at its own grant: a
+ * reader that joins later has not been asked.
+ */
+extern uint32 lease_asks(Lease *lease);
+
 /* Copies the first bytes of lease_held_by.  Returns true if a host wrote the text. */
 extern bool lease_held_by_head(Lease *lease, char *text, size_t size);
 extern const char *lease_cycle_text(Lease *lease); /* of a deadlock */
@@ -489,6 +495,19 @@ extern void lease_count(LeaseCounter counter);
 extern uint64 lease_counted(LeaseCounter counter); /* sum over all processes */
 extern int lease_broker_pid(void);                 /* 0: no broker runs */
 extern void lease_wake_broker(void);
+
+/*
+ * Statistics of resources
+ */
+
+/* A call has ended without the lock.  waited_us: -1 for a try. */
+extern void lease_stats_failed(uint64 hash, const char *name, int name_len, ResourceEvent event,
+							   int64 waited_us);
+extern void lease_stats_reset(void);
+
+/* The broker: before the owner learns of the grant, or of the loss. */
+extern void lease_stats_granted(Lease *lease, int64 now_us);
+extern void lease_stats_lost(Lease *lease);
 
 /*
  * The broker
@@ -523,6 +542,7 @@ extern bool lease_give_up_detached(Lease *lease);              /* ends a detache
 extern void lease_end_unowned(void);                           /* at a stop: idle, detached */
 extern void lease_note_waiting_host(Lease *lease);             /* also recalls the lease */
 extern void lease_recall(Lease *lease);                        /* another host waits, or tried */
+extern void lease_note_ask(Lease *lease);                      /* also recalls the lease */
 extern bool lease_needs_tokens(Lease *lease, int64 now_us);    /* few tokens are left */
 extern void lease_expect_tokens(Lease *lease, int64 until_us); /* 0: no more tokens come */
 extern int64 lease_look_at_us(Lease *lease, int64 wake_at_us); /* next look at a held lease */

@@ -101,6 +101,7 @@ fill(Lease *lease, const LeaseKey *key, const LeaseTerms *terms)
 	lease->returns = false;
 	lease->waiters_in_gate = false;
 	lease_set_owner(lease, key->gate, terms);
+	lease_stats_begin(lease, terms->began_us);
 	pg_atomic_write_u32(&lease->wish, WISH_NONE);
 	pg_atomic_write_u32(&lease->state, LEASE_WAITING);
 	pg_atomic_write_u64(&lease->granted_until_us, 0);
@@ -124,6 +125,7 @@ lease_set_owner(Lease *lease, uint64 gate, const LeaseTerms *terms)
 	lease->since = GetCurrentTimestamp();
 	lease->token = 0;
 	lease->scope = terms->scope;
+	pg_atomic_write_u32(&lease->asks, 0);
 }
 
 void

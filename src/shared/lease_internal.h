@@ -41,6 +41,14 @@ extern void lease_join_first(Lease *lease);
 extern void lease_leave(Lease *lease, bool may_idle);
 extern void lease_wake_in_gate(uint64 hash);
 
+/* lease_stats.c; the caller has the table lock of the name, exclusively */
+extern void lease_stats_begin(Lease *lease, int64 began_us);
+extern void lease_stats_taken(Lease *lease, ResourceEvent event, int64 began_us, int64 now_us);
+extern void lease_stats_released(Lease *lease, int64 now_us); /* nothing without a holder */
+
+/* lease_stats.c; the caller has the table lock of the name */
+extern void lease_stats_joined(const Lease *lease);
+
 /* lease_broker.c */
 extern void lease_push(Lease *lease); /* puts the lease into the work queue; wakes the broker */
 

@@ -135,6 +135,7 @@ init_entry(Lease *lease)
 	pg_atomic_init_u32(&lease->free_permit, 0);
 	pg_atomic_init_u32(&lease->company, LEASE_ALONE);
 	pg_atomic_init_u32(&lease->readers, 0);
+	pg_atomic_init_u32(&lease->asks, 0);
 	pg_atomic_init_u64(&lease->writer_until_us, 0);
 }
 

@@ -55,6 +55,7 @@ lease_try_join(const LeaseKey *key, const LeaseTerms *terms, Lease **result)
 		{
 			pg_atomic_fetch_add_u32(&lease->readers, 1);
 			note_join(lease, 1);
+			lease_stats_joined(lease);
 			*result = lease;
 		}
 	}
@@ -141,6 +142,8 @@ lease_leave(Lease *lease, bool may_idle)
 	now_us = redlock_clock_us();
 	entry = lease_entry(lease);
 	is_last = entry_leave(&entry);
+	if (is_last)
+		lease_stats_released(lease, now_us);
 	pg_atomic_write_u32(&lease->readers, entry.readers);
 	lease->returns = entry.returns;
 	waiters_in_gate = lease->waiters_in_gate;

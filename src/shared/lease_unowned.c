@@ -113,6 +113,14 @@ lease_recall(Lease *lease)
 		lease_count(COUNT_RECALLED);
 }
 
+/* An operator asks for the release.  The next owner may get the ask: then the ask was too late. */
+void
+lease_note_ask(Lease *lease)
+{
+	pg_atomic_fetch_add_u32(&lease->asks, 1);
+	lease_recall(lease);
+}
+
 /*
  * Returns when the broker looks next at a held lease, and publishes that time in `looks_at_us`.  A
  * session changes the lease first, and then compares `looks_at_us`.  So the broker first says that

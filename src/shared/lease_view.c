@@ -133,6 +133,12 @@ lease_held_by_text(Lease *lease)
 	return psprintf("%s (released; kept until %s)", held_by, timestamptz_to_str(copy->kept_until));
 }
 
+uint32
+lease_asks(Lease *lease)
+{
+	return pg_atomic_read_u32(&lease->asks);
+}
+
 bool
 lease_held_by_head(Lease *lease, char *text, size_t size)
 {

@@ -16,7 +16,9 @@
 #include "shared/lease.h"
 #include "shared/memory.h"
 #include "shared/new_names.h"
+#include "shared/node_stats.h"
 #include "shared/node_status.h"
+#include "shared/resource_stats.h"
 #include "shared/run_report.h"
 
 static shmem_startup_hook_type prev_shmem_startup_hook = NULL;
@@ -41,7 +43,9 @@ request_memory(void)
 		prev_shmem_request_hook();
 	RequestAddinShmemSpace(host_list_size());
 	RequestAddinShmemSpace(inspect_queue_size());
+	RequestAddinShmemSpace(node_stats_size());
 	RequestAddinShmemSpace(node_status_size());
+	RequestAddinShmemSpace(resource_stats_size());
 	lease_memory_request();
 	new_names_request();
 	run_report_request();
@@ -55,10 +59,12 @@ set_up_memory(void)
 
 	LWLockAcquire(AddinShmemInitLock, LW_EXCLUSIVE);
 	lease_memory_set_up();
+	node_stats_set_up();
 	node_status_set_up();
 	host_list_set_up();
 	inspect_queue_set_up();
 	new_names_set_up();
+	resource_stats_set_up();
 	run_report_set_up();
 	LWLockRelease(AddinShmemInitLock);
 }

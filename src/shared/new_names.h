@@ -23,7 +23,7 @@ typedef struct NewNames
 	bool refused_lately; /* within the last hour */
 } NewNames;
 
-/* What a role that gets no more new names can do. */
+/* The hint if a role gets no more new names. */
 #define NEW_NAMES_STEP                                                                             \
 	"Use fewer different names, or try again later. Or let a superuser raise "                     \
 	"redlock.max_new_names_per_hour, for this role alone by ALTER ROLE."

@@ -25,7 +25,7 @@
 /* clock_ahead_us while no answer has told the node's time */
 #define NODE_CLOCK_UNKNOWN PG_INT64_MIN
 
-/* What a node told at the last handshake. */
+/* Facts of the last handshake. */
 typedef struct NodeFacts
 {
 	char version[32]; /* as "Redis 7.0.15"; empty: not told yet */

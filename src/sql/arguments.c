@@ -13,6 +13,7 @@
 #include "utils/timestamp.h"
 
 #include "protocol/permits.h"
+#include "protocol/scopes.h"
 #include "shared/guc.h"
 #include "shared/lease.h"
 #include "shared/text.h"
@@ -27,13 +28,14 @@ static bool is_list(const char *name);
 static const char *which_name(int element);
 static bool is_argument(FunctionCallInfo fcinfo, int arg);
 static int64 get_wait_ms(FunctionCallInfo fcinfo, int arg);
-static void get_hold_limits(FunctionCallInfo fcinfo, int arg, LeaseTerms *terms);
+static void get_hold_limits(FunctionCallInfo fcinfo, const TermArguments *at, LeaseTerms *terms);
 static int get_keep_idle_ms(FunctionCallInfo fcinfo, int arg);
 static int get_permits(FunctionCallInfo fcinfo, int arg);
 static void check_name_with_permits(const LockName *name);
 static bool get_shared(FunctionCallInfo fcinfo, int arg);
 static int get_ttl_ms(FunctionCallInfo fcinfo, int arg);
 static LockScope get_scope(FunctionCallInfo fcinfo, int arg);
+static void check_scope(LockScope scope);
 static inline bool says(const text *given, const char *word);
 
 /* Only a session's own process knows the session's locks. */
@@ -199,8 +201,9 @@ get_terms(FunctionCallInfo fcinfo, const TermArguments *at, Terms given, LockReq
 	bool says_keep_idle = is_argument(fcinfo, at->keep_idle) && !PG_ARGISNULL(at->keep_idle);
 
 	terms->ttl_ms = get_ttl_ms(fcinfo, at->ttl);
-	terms->scope = at->scope > 0 ? get_scope(fcinfo, at->scope) : SCOPE_CALL;
-	get_hold_limits(fcinfo, at->hold_limits, terms);
+	terms->scope = at->scope > 0 ? get_scope(fcinfo, at->scope) : at->only_scope;
+	check_scope(terms->scope);
+	get_hold_limits(fcinfo, at, terms);
 	terms->shared = is_argument(fcinfo, at->mode) && get_shared(fcinfo, at->mode);
 	if (is_argument(fcinfo, at->permits))
 		request->permits = get_permits(fcinfo, at->permits);
@@ -219,8 +222,8 @@ get_terms(FunctionCallInfo fcinfo, const TermArguments *at, Terms given, LockReq
 	if (request->permits > 0)
 		check_name_with_permits(&request->names[0]);
 	if (terms->scope == SCOPE_DETACHED)
-		check_max_hold(fcinfo, at->hold_limits + 1, "hold_at_most",
-					   get_hold_us(fcinfo, at->hold_limits + 1, "hold_at_most"));
+		check_max_hold(fcinfo, at->hold_at_most, "hold_at_most",
+					   get_hold_us(fcinfo, at->hold_at_most, "hold_at_most"));
 	if (!says_keep_idle && terms_allow(given, TERM_KEEP_IDLE))
 	{
 		terms->keep_idle_ms = redlock_keep_idle_ms;
@@ -278,17 +281,14 @@ get_wait_ms(FunctionCallInfo fcinfo, int arg)
 	return (us + 999) / 1000;
 }
 
-/*
- * Reads hold_at_least, and the next argument, hold_at_most, in whole milliseconds: the first is
- * rounded up, the second down.
- */
+/* Reads hold_at_least, rounded up to whole milliseconds, and hold_at_most, rounded down. */
 static void
-get_hold_limits(FunctionCallInfo fcinfo, int arg, LeaseTerms *terms)
+get_hold_limits(FunctionCallInfo fcinfo, const TermArguments *at, LeaseTerms *terms)
 {
-	int64 least_us = get_hold_us(fcinfo, arg, "hold_at_least");
-	int64 most_us = get_hold_us(fcinfo, arg + 1, "hold_at_most");
+	int64 least_us = get_hold_us(fcinfo, at->hold_at_least, "hold_at_least");
+	int64 most_us = get_hold_us(fcinfo, at->hold_at_most, "hold_at_most");
 
-	check_max_hold(fcinfo, arg, "hold_at_least", least_us);
+	check_max_hold(fcinfo, at->hold_at_least, "hold_at_least", least_us);
 	if (most_us > DURATION_MAX_MS * INT64CONST(1000))
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
@@ -470,10 +470,23 @@ get_scope(FunctionCallInfo fcinfo, int arg)
 	if (PG_GETARG_OID(arg) == last_value)
 		return last_scope;
 	label = DatumGetCString(DirectFunctionCall1(enum_out, PG_GETARG_DATUM(arg)));
+	if (!scope_find(label, strlen(label), &last_scope))
+		elog(ERROR, "unknown scope of a redlock: \"%s\"", label);
 	last_value = PG_GETARG_OID(arg);
-	last_scope = strcmp(label, "session") == 0    ? SCOPE_SESSION
-				 : strcmp(label, "call") == 0     ? SCOPE_CALL
-				 : strcmp(label, "detached") == 0 ? SCOPE_DETACHED
-												  : SCOPE_TRANSACTION;
 	return last_scope;
+}
+
+/* The scope that a call asks for counts, also if the session holds the lock at another scope. */
+static void
+check_scope(LockScope scope)
+{
+	if (redlock_allowed_scopes & SCOPE_IN_SET(scope))
+		return;
+	ereport(ERROR,
+			(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+			 errmsg("permission denied for redlocks at scope \"%s\"", scope_name(scope)),
+			 errdetail("redlock.allowed_scopes of this session is \"%s\".",
+					   GetConfigOptionByName("redlock.allowed_scopes", NULL, false)),
+			 errhint("Call redlock_acquire or redlock_try at an allowed scope, or let a superuser "
+					 "add the scope to redlock.allowed_scopes of the role or database.")));
 }

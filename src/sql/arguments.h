@@ -32,7 +32,9 @@ typedef struct TermArguments
 {
 	int ttl;
 	int scope;
-	int hold_limits; /* hold_at_least, and behind it hold_at_most */
+	LockScope only_scope; /* of a function without an argument for the scope */
+	int hold_at_least;
+	int hold_at_most;
 	int keep_idle;
 	int mode;
 	int permits;

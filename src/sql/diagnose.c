@@ -41,12 +41,12 @@ typedef struct Finding
 	const char *remedy; /* NULL: none is needed */
 } Finding;
 
-/* What a check needs. */
+/* The needs of a check. */
 typedef enum Needs
 {
 	NOTHING,
 	PRELOAD, /* shared memory */
-	BROKER   /* a broker that runs: without it, the state of the nodes is stale */
+	BROKER   /* a running broker: without a broker, the state of the nodes is stale */
 } Needs;
 
 /* 15 declares functions that SQL calls without PGDLLEXPORT */

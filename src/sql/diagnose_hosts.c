@@ -77,7 +77,7 @@ add_conflict(Diagnosis *diagnosis, const HostConflict *conflict)
 		pstrdup(conflict->hint));
 }
 
-/* Adds the host if its settings differ, and if it is to be named.  Returns whether they differ. */
+/* Returns true if the host's settings differ.  Then adds the host, if `named`. */
 static bool
 add_host(Diagnosis *diagnosis, const HostRow *host, bool named)
 {

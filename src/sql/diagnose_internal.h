@@ -1,7 +1,7 @@
 /*
  * diagnose_internal.h
- *		What the files diagnose.c and diagnose_*.c share: a diagnosis in the making, and the checks.
- *		No other file includes this header: lint checks that.
+ *		Declarations that the files diagnose.c and diagnose_*.c share: a diagnosis in the making,
+ *		and the checks.  Lint lets no other file include this header.
  */
 #ifndef REDLOCK_DIAGNOSE_INTERNAL_H
 #define REDLOCK_DIAGNOSE_INTERNAL_H
@@ -36,8 +36,8 @@ extern void diagnose_add(Diagnosis *diagnosis, Severity severity, const char *fi
 						 const char *remedy);
 
 /*
- * A check adds its faults.  Without a fault, the returned sentence says what was checked; NULL:
- * nothing could be checked.
+ * A check adds its faults.  Without a fault, the check returns a sentence about its facts, or NULL
+ * if it had none.
  */
 typedef const char *(*DiagnoseCheck)(Diagnosis *diagnosis);
 

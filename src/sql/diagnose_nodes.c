@@ -16,7 +16,7 @@
 #include "shared/guc.h"
 #include "sql/diagnose_internal.h"
 
-/* An error of a node that votes is reported for so long. */
+/* How long the error of a voting node is reported. */
 #define ERROR_LATELY_US (10 * USECS_PER_MINUTE)
 
 /* Clocks that are further apart get a warning. */

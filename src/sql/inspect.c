@@ -1,7 +1,8 @@
 /*
  * inspect.c
  *		The functions that look at a lock without acquiring it: redlock_holder,
- *		redlock_holders, redlock_is_locked and redlock_inspect; and redlock_force_release.
+ *		redlock_holders, redlock_is_locked and redlock_inspect; and redlock_ask_release and
+ *		redlock_force_release.
  */
 #include "postgres.h"
 
@@ -21,6 +22,7 @@
 
 #include "protocol/permits.h"
 #include "protocol/value.h"
+#include "session/ask_release.h"
 #include "session/encoding.h"
 #include "session/force.h"
 #include "session/inspect_lock.h"
@@ -40,6 +42,7 @@ PG_FUNCTION_INFO_V1(redlock_is_locked);
 PG_FUNCTION_INFO_V1(redlock_inspect);
 PG_FUNCTION_INFO_V1(redlock_force_release);
 PG_FUNCTION_INFO_V1(redlock_holders);
+PG_FUNCTION_INFO_V1(redlock_ask_release);
 #pragma GCC visibility pop
 
 /* Columns of redlock_holder. */
@@ -304,6 +307,21 @@ redlock_force_release(PG_FUNCTION_ARGS)
 	get_name(fcinfo, &name);
 	session_check_ready();
 	holder = force_release(&name);
+	if (holder == NULL)
+		PG_RETURN_NULL();
+	PG_RETURN_DATUM(CStringGetTextDatum(encoding_from_utf8(holder)));
+}
+
+/* redlock_ask_release(resource) */
+Datum
+redlock_ask_release(PG_FUNCTION_ARGS)
+{
+	LockName name;
+	char *holder;
+
+	get_name(fcinfo, &name);
+	session_check_ready();
+	holder = ask_release(&name);
 	if (holder == NULL)
 		PG_RETURN_NULL();
 	PG_RETURN_DATUM(CStringGetTextDatum(encoding_from_utf8(holder)));

@@ -24,6 +24,7 @@ PG_FUNCTION_INFO_V1(redlock_acquire_0_2);
 PG_FUNCTION_INFO_V1(redlock_acquire_all);
 PG_FUNCTION_INFO_V1(redlock_try);
 PG_FUNCTION_INFO_V1(redlock_try_all);
+PG_FUNCTION_INFO_V1(redlock_try_detached);
 PG_FUNCTION_INFO_V1(redlock_try_0_2);
 PG_FUNCTION_INFO_V1(redlock_release);
 PG_FUNCTION_INFO_V1(redlock_release_detached);
@@ -34,16 +35,19 @@ PG_FUNCTION_INFO_V1(redlock_check_detached);
 PG_FUNCTION_INFO_V1(redlock_extend);
 PG_FUNCTION_INFO_V1(redlock_attach);
 PG_FUNCTION_INFO_V1(redlock_token);
+PG_FUNCTION_INFO_V1(redlock_release_wanted);
 #pragma GCC visibility pop
 
 static const TermArguments acquire_terms = {
-	.ttl = 2, .scope = 3, .hold_limits = 4, .keep_idle = 6, .mode = 7, .permits = 8};
+	.ttl = 2, .scope = 3, .hold_at_least = 4, .hold_at_most = 5, .keep_idle = 6, .mode = 7, .permits = 8};
 static const TermArguments acquire_all_terms = {
-	.ttl = 2, .scope = 3, .hold_limits = 4, .keep_idle = 6, .mode = 7};
+	.ttl = 2, .scope = 3, .hold_at_least = 4, .hold_at_most = 5, .keep_idle = 6, .mode = 7};
 static const TermArguments try_terms = {
-	.ttl = 1, .scope = 2, .hold_limits = 3, .keep_idle = 5, .mode = 6, .permits = 7};
+	.ttl = 1, .scope = 2, .hold_at_least = 3, .hold_at_most = 4, .keep_idle = 5, .mode = 6, .permits = 7};
 static const TermArguments try_all_terms = {
-	.ttl = 1, .scope = 2, .hold_limits = 3, .keep_idle = 5, .mode = 6};
+	.ttl = 1, .scope = 2, .hold_at_least = 3, .hold_at_most = 4, .keep_idle = 5, .mode = 6};
+static const TermArguments try_detached_terms = {
+	.ttl = 3, .only_scope = SCOPE_DETACHED, .hold_at_least = 4, .hold_at_most = 1};
 
 /*
  * redlock_acquire(resource, wait, ttl, scope, hold_at_least, hold_at_most, keep_idle, mode,
@@ -127,6 +131,26 @@ redlock_try_all(PG_FUNCTION_ARGS)
 	get_try_wait(fcinfo, 7, &request);
 	get_terms(fcinfo, &try_all_terms, TERM(TERM_SEVERAL), &request);
 	PG_RETURN_BOOL(session_acquire(&request));
+}
+
+/*
+ * redlock_try_detached(resource, hold_at_most, wait, ttl, hold_at_least)
+ *
+ * Returns the token, since only a token releases a detached lock.
+ */
+Datum
+redlock_try_detached(PG_FUNCTION_ARGS)
+{
+	LockName name;
+	int64 token = 0;
+	LockRequest request = {.names = &name, .count = 1, .tokens = &token};
+
+	get_name(fcinfo, &name);
+	get_try_wait(fcinfo, 2, &request);
+	get_terms(fcinfo, &try_detached_terms, 0, &request);
+	if (!session_acquire(&request))
+		PG_RETURN_NULL();
+	PG_RETURN_INT64(token);
 }
 
 Datum
@@ -232,4 +256,14 @@ redlock_token(PG_FUNCTION_ARGS)
 	if (token == 0)
 		PG_RETURN_NULL();
 	PG_RETURN_INT64(token);
+}
+
+/* redlock_release_wanted(resource) */
+Datum
+redlock_release_wanted(PG_FUNCTION_ARGS)
+{
+	LockName name;
+
+	get_name(fcinfo, &name);
+	PG_RETURN_BOOL(session_release_wanted(name.hash, name.name));
 }

@@ -19,7 +19,7 @@ PG_FUNCTION_INFO_V1(redlock_lock);
 #pragma GCC visibility pop
 
 static const TermArguments lock_terms = {
-	.ttl = 2, .scope = 3, .hold_limits = 4, .keep_idle = 6, .mode = 7, .permits = 8};
+	.ttl = 2, .scope = 3, .hold_at_least = 4, .hold_at_most = 5, .keep_idle = 6, .mode = 7, .permits = 8};
 
 /*
  * redlock_lock(resource, wait, ttl, scope, hold_at_least, hold_at_most, keep_idle, mode,

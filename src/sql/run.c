@@ -29,9 +29,8 @@ PG_FUNCTION_INFO_V1(redlock_run);
 PG_FUNCTION_INFO_V1(redlock_run_0_2);
 #pragma GCC visibility pop
 
-/* no scope: a run has call scope */
 static const TermArguments run_terms = {
-	.ttl = 3, .hold_limits = 4, .keep_idle = 6, .mode = 9, .permits = 10};
+	.ttl = 3, .only_scope = SCOPE_CALL, .hold_at_least = 4, .hold_at_most = 5, .keep_idle = 6, .mode = 9, .permits = 10};
 
 /* the run, for explain_run */
 typedef struct RunContext
@@ -72,6 +71,8 @@ redlock_run(PG_FUNCTION_ARGS)
 	bool atomic = is_atomic(fcinfo);
 	Oid schema = get_func_namespace(fcinfo->flinfo->fn_oid);
 	MemoryContext context = CurrentMemoryContext;
+	bool in_transaction = atomic || IsSubTransaction();
+	const char *fences;
 	bool fence;
 	bool record;
 	bool ran;
@@ -90,27 +91,21 @@ redlock_run(PG_FUNCTION_ARGS)
 	record = get_flag(fcinfo, 8, "record");
 	if (fence || record) /* before the lock is taken from a server that can write */
 		PreventCommandIfReadOnly("redlock_run() with fence or record");
-	if (record && (atomic || IsSubTransaction()))
-		ereport(ERROR,
-				(errcode(ERRCODE_ACTIVE_SQL_TRANSACTION),
-				 errmsg("a run can't be recorded in a transaction block or a function"),
-				 errdetail("The row of the run in redlock_runs is committed before the command."),
-				 errhint("Call redlock_run in a statement of its own, or without record.")));
+	fences = fence ? get_namespace_name(schema) : NULL;
 	request.skip = true;
-	request.commits = record;
+	request.commits = record && !in_transaction;
 	if (!IsPostmasterEnvironment)
 		request_fail_no_broker(); /* nor could any process record the run */
 
-	if (!record)
-		ran = acquire_and_run(&request, command, atomic, fence ? get_namespace_name(schema) : NULL,
-							  NULL);
+	if (record)
+		runs_prepare(&run, schema, name.name, name.utf8, command, in_transaction);
+	if (!record || in_transaction)
+		ran = acquire_and_run(&request, command, atomic, fences, record ? &run : NULL);
 	else
 	{
-		runs_prepare(&run, schema, name.name, name.utf8, command);
 		PG_TRY();
 		{
-			ran = acquire_and_run(&request, command, false,
-								  fence ? get_namespace_name(schema) : NULL, &run);
+			ran = acquire_and_run(&request, command, atomic, fences, &run);
 		}
 		PG_CATCH();
 		{
@@ -144,7 +139,9 @@ acquire_and_run(const LockRequest *request, const char *command, bool atomic, co
 
 	if (!acquire_without_snapshot(request, atomic))
 	{
-		if (record != NULL)
+		if (record != NULL && record->in_transaction)
+			runs_skip(record, request_skipped());
+		else if (record != NULL)
 		{
 			SPI_connect_ext(SPI_OPT_NONATOMIC);
 			begin_record();
@@ -173,18 +170,24 @@ acquire_and_run(const LockRequest *request, const char *command, bool atomic, co
 static void
 run_locked(const LockName *name, const char *command, bool atomic, const char *fences, Run *record)
 {
+	bool commits = record != NULL && !record->in_transaction;
+
 	SPI_connect_ext(atomic ? 0 : SPI_OPT_NONATOMIC);
-	if (record != NULL)
+	if (commits)
 		begin_record();
 	if (fences != NULL)
 		session_fence(name->hash, name->name, fences);
-	if (record != NULL)
+	if (commits)
 		run_recorded(name, command, record);
 	else
 	{
 		if (!atomic)
 			ForgetPortalSnapshots(); /* older than the commits for which the fence waited */
+		if (record != NULL)
+			runs_begin(record, session_token(name->hash, name->name));
 		run_command(command, atomic);
+		if (record != NULL)
+			runs_succeed(record);
 	}
 	SPI_finish();
 }

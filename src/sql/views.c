@@ -17,12 +17,14 @@
 #include "utils/tuplestore.h"
 
 #include "protocol/permits.h"
+#include "protocol/scopes.h"
 #include "session/ask_hosts.h"
 #include "session/encoding.h"
 #include "session/gate.h"
 #include "shared/clock.h"
 #include "shared/compat.h"
 #include "shared/guc.h"
+#include "shared/holder.h"
 #include "shared/lease.h"
 #include "shared/new_names.h"
 #include "shared/node_status.h"
@@ -43,14 +45,15 @@ PG_FUNCTION_INFO_V1(redlock_counter_row);
 #pragma GCC visibility pop
 
 /* Columns of redlock_lock_rows; redlock_lease_rows of 0.1.0 had the columns up to the gate only. */
-#define LOCK_COLUMNS 16
+#define LOCK_COLUMNS 21
 #define LOCK_COLUMNS_0_1 12
 
 static void lease_row(Tuplestorestate *rows, TupleDesc desc, const Lease *original, Lease *lease);
 static bool reader_rows(Tuplestorestate *rows, TupleDesc desc, const Lease *lease, Datum *values,
 						bool *nulls);
+static void holder_columns(const char *held_by, Datum *values, bool *nulls);
+static void text_column(const char *utf8, Datum *value, bool *null);
 static TimestampTz idle_since(Lease *lease);
-static const char *scope_name(LockScope scope);
 static const char *lease_state_name(Lease *lease);
 static void node_row(Tuplestorestate *rows, TupleDesc desc, NodeStatus *status);
 static Datum counter_datum(LeaseCounter counter);
@@ -84,7 +87,7 @@ redlock_lease_rows(PG_FUNCTION_ARGS)
 	return (Datum) 0;
 }
 
-/* In 0.2.0 the rows got role and until, permit and mode. */
+/* In 0.2.0 the rows got role and until, permit and mode, and the holder's columns. */
 Datum
 redlock_lock_rows(PG_FUNCTION_ARGS)
 {
@@ -132,6 +135,7 @@ lease_row(Tuplestorestate *rows, TupleDesc desc, const Lease *original, Lease *l
 	values[14] = Int32GetDatum(permits_number(lease->key, lease->key_len));
 	nulls[14] = lease->permits == 0 || lease->is_queue;
 	values[15] = CStringGetTextDatum(lease->shared ? "shared" : "exclusive");
+	holder_columns(lease->held_by_host ? held_by : NULL, &values[16], &nulls[16]);
 	if (!by_many || idle || desc->natts == LOCK_COLUMNS_0_1 ||
 		!reader_rows(rows, desc, original, values, nulls))
 		tuplestore_putvalues(rows, desc, values, nulls);
@@ -160,6 +164,31 @@ reader_rows(Tuplestorestate *rows, TupleDesc desc, const Lease *lease, Datum *va
 	return any;
 }
 
+/* The words of a host's description; held_by NULL: no host wrote one. */
+static void
+holder_columns(const char *held_by, Datum *values, bool *nulls)
+{
+	HolderParts parts = {0};
+
+	if (held_by != NULL)
+		(void) holder_read(&parts, held_by);
+	text_column(parts.cluster, &values[0], &nulls[0]);
+	text_column(parts.host, &values[1], &nulls[1]);
+	text_column(parts.database, &values[2], &nulls[2]);
+	text_column(parts.user, &values[3], &nulls[3]);
+	values[4] = Int32GetDatum(parts.pid);
+	nulls[4] = parts.pid == 0;
+}
+
+/* An empty text is null. */
+static void
+text_column(const char *utf8, Datum *value, bool *null)
+{
+	*null = utf8[0] == '\0';
+	if (!*null)
+		*value = CStringGetTextDatum(encoding_from_utf8(utf8));
+}
+
 /* The wall clock was not read when the lease became idle, so the time is computed. */
 static TimestampTz
 idle_since(Lease *lease)
@@ -169,23 +198,6 @@ idle_since(Lease *lease)
 		lease->keep_idle_ms > 0 ? lease->keep_idle_ms * INT64CONST(1000) : PERMITS_PASS_US;
 
 	return GetCurrentTimestamp() - (redlock_clock_us() - (until_us - idle_us));
-}
-
-static const char *
-scope_name(LockScope scope)
-{
-	switch (scope)
-	{
-		case SCOPE_TRANSACTION:
-			return "transaction";
-		case SCOPE_CALL:
-			return "call";
-		case SCOPE_SESSION:
-			return "session";
-		case SCOPE_DETACHED:
-			return "detached";
-	}
-	return NULL;
 }
 
 static const char *

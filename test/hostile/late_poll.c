@@ -7,9 +7,9 @@
  *	 LD_PRELOAD=./late_poll.so LATE_POLL_FILE=/path/who postgres ...
  *
  * The file holds two longs: a process id and a time in microseconds.  The next
- * epoll_wait() of this process finds no event, and returns after this time.
+ * epoll_wait() of the process finds no event, and returns after the time.
  * Then the process id in the file is zero.  A busy scheduler, or a stopped
- * host, does the same at moments that a test cannot choose.
+ * host, does the same at moments beyond a test's choice.
  */
 #define _GNU_SOURCE
 #include <fcntl.h>

@@ -5,8 +5,8 @@
  *	 cc -shared -fPIC -o set_latch.so set_latch.c -ldl
  *	 LD_PRELOAD=./set_latch.so SET_LATCH_FILE=/path/who postgres ...
  *
- * The file holds a process id, a long.  Whenever this process reads the clock,
- * its latch is set, as by many processes that wake it.
+ * The file holds a process id, a long.  Whenever the process reads the clock,
+ * its latch is set, as if many processes woke the process.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>

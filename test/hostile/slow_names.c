@@ -3,7 +3,7 @@
  *		A name service with slow or useless answers: preloaded into a server.
  *
  * getaddrinfo() of a name that ends with ".test" follows the variable SLOW_NAMES, "delay address
- * [address]": it waits for `delay` ms, and then returns these addresses.
+ * [address]": a wait of `delay` ms, and then the addresses.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>

@@ -6,7 +6,7 @@
  *	 LD_PRELOAD=./stall.so STALL_FILE=/path/who postgres ...
  *
  * The file holds two longs: a process id, and a place where the process writes
- * 1 when it stalls.  The process continues when the file names another process
+ * 1 before a stall.  The process continues when the file names another process
  * id.
  */
 #define _GNU_SOURCE

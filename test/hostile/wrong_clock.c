@@ -10,9 +10,9 @@
  * time: the clock then jumps, in all processes with this file.
  *
  * The library replaces only calls that read the wall clock; timers and
- * monotonic clocks stay.  It stands in for libfaketime, under which a
- * redis-server with jemalloc does not start: libfaketime allocates memory
- * before it knows the clock, and jemalloc reads the clock before it allocates.
+ * monotonic clocks stay.  The library replaces libfaketime: a
+ * redis-server with jemalloc does not start under libfaketime, which allocates memory
+ * before knowing the clock, while jemalloc reads the clock before allocating.
  * This library allocates nothing.
  */
 #define _GNU_SOURCE

@@ -62,12 +62,22 @@ test_rounds(void)
 		forced(i, 10, 11);
 	ok(force_judge(five, node, &least) == FORCE_DONE, "all nodes agree");
 	forced(0, 15, 16);
-	ok(force_judge(five, node, &least) == FORCE_AGAIN && least == 16,
-	   "a counter is above what the others have now");
-	forced(1, 0, 16);
-	forced(2, 10, 16);
+	ok(force_judge(five, node, &least) == FORCE_DONE, "a majority agrees, without a higher counter");
+	forced(0, 10, 3);
+	ok(force_judge(five, node, &least) == FORCE_DONE, "without a node that lies");
+	forced(0, 15, 16);
 	node[3].kind = INSPECTED_SILENT;
 	node[4].kind = INSPECTED_ERROR;
+	ok(force_judge(five, node, &least) == FORCE_AGAIN && least == 16,
+	   "a counter of three is above what two have now");
+	forced(3, 99, 100);
+	forced(1, 12, 13);
+	ok(force_judge(five, node, &least) == FORCE_AGAIN && least == 16,
+	   "the next round need not pass the highest of four");
+	node[3].forced = false;
+	node[3].kind = INSPECTED_SILENT;
+	forced(1, 0, 16);
+	forced(2, 10, 16);
 	ok(force_judge(five, node, &least) == FORCE_DONE, "three nodes are enough");
 	node[2].may_have_forgotten = true;
 	ok(force_judge(five, node, &least) == FORCE_FAILED, "one that may have forgotten is none");

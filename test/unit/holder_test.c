@@ -162,6 +162,15 @@ test_parts(void)
 	read = holder_read(&parts, "host=\"x\" strange=1 pid=7");
 	ok(read && parts.pid == 0, "nothing is read behind an unknown word");
 	ok(holder_read(&parts, "host=") && parts.host[0] == '\0', "an empty value");
+	{
+		char text[256] = "host=\"";
+
+		/* 159 bytes of a part would end within a character */
+		for (int i = 0; i < 80; i++)
+			strcat(text, "\xc3\xa9");
+		read = holder_read(&parts, strcat(text, "\" pid=7"));
+		ok(read && strlen(parts.host) == 158 && parts.pid == 7, "a stranger's long value");
+	}
 }
 
 int

@@ -2,7 +2,7 @@
  * inspection_test.c
  *		Unit tests of what a majority of nodes says of a lock, src/protocol/inspection.c.
  *
- * Protects from: a lock shown as free, which its holder still has; a minority that decides.
+ * Protects from: a held lock shown as free; a verdict by a minority.
  */
 #include <stdio.h>
 #include <string.h>
@@ -169,6 +169,14 @@ test_two_lists(void)
 	inspection_judge(&result, lists, node);
 	ok(result.state == INSPECTION_NO_QUORUM, "no answer from one list");
 	ok(inspection_nodes(lists, node, INSPECTED_STRING) == 7, "nodes with a key");
+
+	/* the lists share nodes 1 and 2 */
+	reset();
+	put(0, 3, b);
+	put(1, 2, a);
+	inspection_judge(&result, (core_lists){.now = 7, .next = 14}, node);
+	ok(result.state == INSPECTION_HELD && result.nodes == 6,
+	   "a majority of both lists, beside as many nodes without a majority");
 }
 
 int

@@ -729,6 +729,17 @@ static const struct
 	{"a forced release", "forced|redlock:job|", SCRIPT_FORCED, 0, 0, {0}},
 	{"a forced release cut short", "forced|redlock:job", SCRIPT_FREE, 0, 0, {0}},
 	{"a forced release of nothing", "forced|", SCRIPT_FREE, 0, 0, {0}},
+	{"an ask", "ask|redlock:job|" A "|", SCRIPT_ASK, 0, 0, {0}},
+	{"an ask without a number", "ask|redlock:job|", SCRIPT_FREE, 0, 0, {0}},
+	{"an ask with a short number", "ask|redlock:job|00a|", SCRIPT_FREE, 0, 0, {0}},
+	{"an ask with a number that is none",
+	 "ask|redlock:job|00000000000000xy|",
+	 SCRIPT_FREE,
+	 0,
+	 0,
+	 {0}},
+	{"an ask cut short", "ask|redlock:job|" A, SCRIPT_FREE, 0, 0, {0}},
+	{"an ask for nothing", "ask|", SCRIPT_FREE, 0, 0, {0}},
 	{"a permit", "permit|1|", SCRIPT_PERMIT, 0, 0, {0}},
 	{"a permit without a number", "permit|", SCRIPT_FREE, 0, 0, {0}},
 	{"a permit that can't be", "permit|1001|", SCRIPT_FREE, 0, 0, {0}},
@@ -747,7 +758,8 @@ hear(const char *text, size_t len, ScriptMessage *message)
 	exact[len] = '\0';
 	memset(message, 0x55, sizeof(*message));
 	script_hear(exact, len, 77000000, message);
-	if (message->word == SCRIPT_WANT || message->word == SCRIPT_FORCED)
+	if (message->word == SCRIPT_WANT || message->word == SCRIPT_FORCED ||
+		message->word == SCRIPT_ASK)
 		ok(message->key_len == strlen(key) && memcmp(message->key, key, message->key_len) == 0,
 		   "the key of the message");
 	free(exact);
@@ -792,6 +804,11 @@ test_messages(void)
 	len = (int) script_write_forced(text, key, strlen(key));
 	hear(text, len, &message);
 	ok(message.word == SCRIPT_FORCED, "a forced release that this server tells");
+
+	len = (int) script_write_ask(text, key, strlen(key), UINT64CONST(0xfedcba9876543210));
+	hear(text, len, &message);
+	ok(message.word == SCRIPT_ASK && message.ask == UINT64CONST(0xfedcba9876543210),
+	   "an ask that this server writes");
 
 	len = sprintf(text, "free%c17%c", 0, 0);
 	for (int i = 0; i < 50; i++)

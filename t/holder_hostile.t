@@ -1,0 +1,64 @@
+# A hostile minority of nodes, while sessions look at locks or release locks by force.
+#
+# Protects from: a node that tells the hash of another script, and so spoils the answers of all
+# nodes; a list of keys without an end, which fills a session's memory and bars other sessions from
+# a list; a single node with a wrong counter that makes forced releases fail.
+
+use strict;
+use warnings;
+
+use HostileNode;
+use RedlockTest;
+use Test::More;
+
+my @redis = redis_nodes(3);
+my $hostile = HostileNode->new($redis[0]);
+my $host = redlock_cluster('a', nodes => [ $hostile, @redis[ 1, 2 ] ],
+	conf => "redlock.ttl = '60s'\nredlock.node_timeout = '10s'");
+my $session = session($host);
+
+my $list = "SELECT string_agg(resource || ' ' || state, ',') FROM redlock_holders()";
+
+$session->query("SELECT redlock_acquire('job', scope => 'session')");
+
+# ---- the hash of another script ----
+
+# the answer comes after the hashes of all other nodes
+my ($hash) = map { $_->cli('SCRIPT', 'LOAD', "return 'another script'") } @redis;
+$hostile->obey([ '^SCRIPT LOAD', 'instead', "\$40\\r\\n$hash\\r\\n" ]);
+$redis[0]->cli('CLIENT', 'PAUSE', 1000, 'ALL');
+foreach my $time (1 .. 3)
+{
+	is($session->run("SELECT state FROM redlock_holder('job')")->{out}, 'held', "look $time at the lock");
+	is($session->run($list)->{out}, 'job held', "list $time of locks");
+}
+$hostile->obey;
+# the first answers may still be those of the other script
+my @usable = map { $session->query("SELECT count(*) FROM redlock_inspect('job') WHERE error IS NULL") } 1 .. 3;
+is($usable[2], 3, 'a wrong hash is forgotten') or diag("@usable");
+
+# ---- a list without an end ----
+
+$session->query("SET statement_timeout = '50s'");
+
+my %keys = (
+	'of new keys' => join('', map { "redlock:$_ #\\0" } 100 .. 599),
+	'of one key' => "redlock:job\\0",
+	'of no keys' => '');
+
+foreach my $what (sort keys %keys)
+{
+	my $len = length($keys{$what} =~ s/\\0/0/gr =~ s/#/'0' x 15/ger);
+	my $cursor = $what eq 'of new keys' ? '#' : '0' x 14 . '7';
+
+	$hostile->obey([ '^EVAL', 'count', "*2\\r\\n\$15\\r\\n$cursor\\r\\n\$$len\\r\\n$keys{$what}\\r\\n" ]);
+	is($session->run($list)->{out}, 'job held', "a list $what ends");
+}
+
+# ---- a counter that a forced release does not raise ----
+
+$hostile->obey([ '^EVAL', 'edit', ':1\\r\\n$16\\r\\n1', ':1\\r\\n$16\\r\\n0' ]);
+is($session->run("SELECT redlock_force_release('job') LIKE 'cluster=%'")->{out}, 't', 'a forced release');
+is($session->query("SELECT redlock_is_locked('job')"), 'f', 'the lock is free');
+$session->quit;
+done_testing();
