@@ -117,15 +117,21 @@ uninstall-exec:
 
 .PHONY: install-exec installdirs-exec uninstall-exec
 
-# README.md links to docs/, so both are installed together.
+# README.md links to docs/, and a page there to monitoring/, so all are installed together.
 document_kinds = $(notdir $(patsubst %/,%,$(wildcard $(srcdir)/docs/*/)))
+monitoring_kinds = $(notdir $(patsubst %/,%,$(wildcard $(srcdir)/monitoring/*/)))
 install: install-docs drop-bitcode
 install-docs:
-	$(MKDIR_P) $(addprefix '$(DESTDIR)$(docdir)'/redlock_pg/docs/,. $(document_kinds))
+	$(MKDIR_P) $(addprefix '$(DESTDIR)$(docdir)'/redlock_pg/docs/,. $(document_kinds)) \
+		$(addprefix '$(DESTDIR)$(docdir)'/redlock_pg/monitoring/,. $(monitoring_kinds))
 	$(INSTALL_DATA) $(srcdir)/README.md $(srcdir)/CHANGELOG.md '$(DESTDIR)$(docdir)/redlock_pg/'
 	$(INSTALL_DATA) $(wildcard $(srcdir)/docs/*.md) '$(DESTDIR)$(docdir)/redlock_pg/docs/'
 	for kind in $(document_kinds); do \
 		$(INSTALL_DATA) $(srcdir)/docs/$$kind/*.md '$(DESTDIR)$(docdir)/redlock_pg/docs/'$$kind || exit 1; \
+	done
+	$(INSTALL_DATA) $(wildcard $(srcdir)/monitoring/*.*) '$(DESTDIR)$(docdir)/redlock_pg/monitoring/'
+	for kind in $(monitoring_kinds); do \
+		$(INSTALL_DATA) $(srcdir)/monitoring/$$kind/* '$(DESTDIR)$(docdir)/redlock_pg/monitoring/'$$kind || exit 1; \
 	done
 
 # Removes the bitcode of an older version.

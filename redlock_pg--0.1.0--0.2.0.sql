@@ -4,7 +4,7 @@
 \echo Use "ALTER EXTENSION redlock_pg UPDATE TO '0.2.0'" to load this file. \quit
 
 -- These three have further arguments.  Functions with other arguments are other functions, so the
--- privileges of the old ones are given to the new ones.  redlock_acquire_all, redlock_lock,
+-- privileges of the old ones are given to the new ones.  redlock_acquire_all, redlock_lock, redlock_lock_all,
 -- redlock_release_wanted and the functions for detached locks get those of redlock_acquire,
 -- redlock_try_all and redlock_try_detached those of redlock_try.  Names are qualified and members of
 -- the extension, as others may have objects of the same names in its schema.
@@ -118,6 +118,19 @@ AS 'MODULE_PATHNAME', 'redlock_lock'
 LANGUAGE C;
 COMMENT ON PROCEDURE redlock_lock(text, interval, interval, redlock_scope, interval, interval, interval, text, integer) IS
 'Acquires the distributed lock on a resource at session or call scope, as redlock_acquire does; redlock_token returns the token. Outside of a transaction block the call waits without a snapshot, so that VACUUM and CREATE INDEX CONCURRENTLY need not wait for the call';
+
+CREATE PROCEDURE redlock_lock_all(resources text[],
+                                  wait interval DEFAULT NULL,
+                                  ttl interval DEFAULT NULL,
+                                  scope redlock_scope DEFAULT 'session',
+                                  hold_at_least interval DEFAULT NULL,
+                                  hold_at_most interval DEFAULT NULL,
+                                  keep_idle interval DEFAULT NULL,
+                                  mode text DEFAULT 'exclusive')
+AS 'MODULE_PATHNAME', 'redlock_lock_all'
+LANGUAGE C;
+COMMENT ON PROCEDURE redlock_lock_all(text[], interval, interval, redlock_scope, interval, interval, interval, text) IS
+'Acquires the distributed locks on up to 64 resources, all or none, at session or call scope, as redlock_acquire_all does; redlock_token returns the token of each. Outside of a transaction block the call waits without a snapshot, as redlock_lock does';
 
 -- Detached locks.  Nothing in this script may use the new label, which its transaction adds.
 ALTER TYPE redlock_scope ADD VALUE 'detached';
@@ -253,7 +266,7 @@ BEGIN
     FOR changed IN
         SELECT p.oid, p.oid::regprocedure AS routine, u.proacl, u.proowner::regrole AS owner
           FROM pg_temp.redlock_update u
-          JOIN pg_proc p ON u.proname = CASE WHEN p.prosrc IN ('redlock_acquire_all', 'redlock_lock',
+          JOIN pg_proc p ON u.proname = CASE WHEN p.prosrc IN ('redlock_acquire_all', 'redlock_lock', 'redlock_lock_all',
                                                                    'redlock_release_detached',
                                                                    'redlock_check_detached', 'redlock_extend',
                                                                    'redlock_attach', 'redlock_release_wanted')

@@ -336,6 +336,19 @@ LANGUAGE C;
 COMMENT ON PROCEDURE redlock_lock(text, interval, interval, redlock_scope, interval, interval, interval, text, integer) IS
 'Acquires the distributed lock on a resource at session or call scope, as redlock_acquire does; redlock_token returns the token. Outside of a transaction block the call waits without a snapshot, so that VACUUM and CREATE INDEX CONCURRENTLY need not wait for the call';
 
+CREATE PROCEDURE redlock_lock_all(resources text[],
+                                  wait interval DEFAULT NULL,
+                                  ttl interval DEFAULT NULL,
+                                  scope redlock_scope DEFAULT 'session',
+                                  hold_at_least interval DEFAULT NULL,
+                                  hold_at_most interval DEFAULT NULL,
+                                  keep_idle interval DEFAULT NULL,
+                                  mode text DEFAULT 'exclusive')
+AS 'MODULE_PATHNAME', 'redlock_lock_all'
+LANGUAGE C;
+COMMENT ON PROCEDURE redlock_lock_all(text[], interval, interval, redlock_scope, interval, interval, interval, text) IS
+'Acquires the distributed locks on up to 64 resources, all or none, at session or call scope, as redlock_acquire_all does; redlock_token returns the token of each. Outside of a transaction block the call waits without a snapshot, as redlock_lock does';
+
 --
 -- Runs of jobs
 --

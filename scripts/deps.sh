@@ -89,7 +89,7 @@ elif [ ! -e "$("$bindir/pg_config" --includedir-server 2>/dev/null)/postgres.h" 
 fi
 # Without these packages some tests are skipped: t/guest_cron.t, wrong clocks in
 # t/tokens_order.t, real pools in t/session_clients.t and t/session_pgbouncer.t, drivers in
-# t/session_drivers.t.
+# t/session_drivers.t, t/monitoring.t.
 case "$bindir" in
 /usr/lib/postgresql/*)
     [ -e "${bindir%/bin}/lib/pg_cron.so" ] ||
@@ -101,6 +101,9 @@ have faketime || optional+=(faketime)
 /usr/bin/python3 -c 'import psycopg' 2>/dev/null || optional+=(python3-psycopg)
 ! have javac || [ -e /usr/share/java/postgresql.jar ] || optional+=(libpostgresql-jdbc-java)
 have pgbouncer || [ -x /usr/sbin/pgbouncer ] || optional+=(pgbouncer)
+have promtool || optional+=(prometheus)
+have prometheus-sql-exporter || optional+=(prometheus-sql-exporter)
+have prometheus-postgres-exporter || optional+=(prometheus-postgres-exporter)
 
 if [ -n "$lint" ]; then
     have clang || packages+=(clang)
@@ -229,6 +232,9 @@ done
 new_services=()
 have "$redis" || new_services+=("$redis")
 [ -x /usr/sbin/pgbouncer ] || new_services+=(pgbouncer)
+for service in prometheus prometheus-sql-exporter prometheus-postgres-exporter; do
+    have "$service" || new_services+=("$service")
+done
 
 # ... nor here.
 apt_install "${packages[@]}" || [ -z "$needed" ]

@@ -252,8 +252,9 @@ run_in_private_copy()
         drop=(setpriv "--reuid=$user" "--regid=$(id -g "$user")" --clear-groups)
     fi
 
-    # number of TAP files at a time, and the long forms of some tests
-    for name in TAP_JOBS TOKENS LOCKS COMMITS; do
+    # number of TAP files at a time, the long forms of some tests, and whether a test
+    # without its programs fails
+    for name in TAP_JOBS TOKENS LOCKS COMMITS CI; do
         [ -z "${!name-}" ] || more+=("$name=${!name}")
     done
     # the copy's libraries are not in the directory for which it was built

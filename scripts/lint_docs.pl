@@ -482,7 +482,7 @@ sub check_paths
 	my $text = content_of($file);
 
 	$text =~ s/^#include .*//mg; # from src, and for the compiler to check
-	foreach my $path ($text =~ /(?<![\w\/.\-])((?:\.ci|bench|docs|scripts|sql|src|t|test)\/[\w.\/\-]*\w)/g)
+	foreach my $path ($text =~ /(?<![\w\/.\-])((?:\.ci|bench|docs|monitoring|scripts|sql|src|t|test)\/[\w.\/\-]*\w)/g)
 	{
 		# a program exists as its C file
 		complain("$file: no such file: $path") unless -e $path || -e "$path.c";

@@ -76,7 +76,7 @@ check_files()
             "usr/lib/postgresql/$major/bin/redlock-exec" \
             $(cd /mnt && ls redlock_pg.control redlock_pg--*.sql |
                 sed "s|^|usr/share/postgresql/$major/extension/|") \
-            $(cd /mnt && ls README.md docs/*.md docs/*/*.md |
+            $(cd /mnt && ls README.md docs/*.md docs/*/*.md monitoring/*/* |
                 sed "s|^|usr/share/doc/postgresql-$major-redlock/|"); do
             # long documents are compressed
             grep -qE " \./$file(\.gz)?$" <<<"$list" || {

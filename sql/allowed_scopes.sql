@@ -37,6 +37,7 @@ SELECT redlock_try_all(ARRAY['a', 'b'], scope => 'session');
 SELECT redlock_acquire('a', scope => 'session', mode => 'shared');
 SELECT redlock_acquire('a', scope => 'session', permits => 3);
 CALL redlock_lock('a');
+CALL redlock_lock_all(ARRAY['a', 'b']);
 DO $$ BEGIN CALL redlock_lock('a', scope => 'session'); END $$;
 SET redlock.allowed_scopes = 'session';
 \set VERBOSITY terse

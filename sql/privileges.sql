@@ -13,7 +13,7 @@ CREATE ROLE regress_redlock_yes;
 -- The statement of docs/how-to/permissions.md.
 REVOKE EXECUTE ON ROUTINE
     redlock_acquire, redlock_acquire_all, redlock_try, redlock_try_all,
-    redlock_try_detached, redlock_run, redlock_lock, redlock_release(text),
+    redlock_try_detached, redlock_run, redlock_lock, redlock_lock_all, redlock_release(text),
     redlock_release(text, bigint), redlock_release_all, redlock_check(text), redlock_check(text, bigint),
     redlock_extend, redlock_attach, redlock_token, redlock_release_wanted, redlock_fence FROM PUBLIC;
 
@@ -56,7 +56,7 @@ SELECT redlock_release('held');
 -- one with GRANT EXECUTE can do all that was revoked
 GRANT EXECUTE ON ROUTINE
     redlock_acquire, redlock_acquire_all, redlock_try, redlock_try_all,
-    redlock_try_detached, redlock_run, redlock_lock, redlock_release(text),
+    redlock_try_detached, redlock_run, redlock_lock, redlock_lock_all, redlock_release(text),
     redlock_release(text, bigint), redlock_release_all, redlock_check(text), redlock_check(text, bigint),
     redlock_extend, redlock_attach, redlock_token, redlock_release_wanted, redlock_fence TO regress_redlock_yes;
 SET ROLE regress_redlock_yes;

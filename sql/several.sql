@@ -38,6 +38,27 @@ SELECT redlock_token('a') IS NULL AS gone;
 SELECT redlock_acquire_all(ARRAY['b', 'a'], scope => 'call');
 \echo :SQLSTATE
 
+-- by a procedure: session scope by default, call scope within another procedure
+CALL redlock_lock_all(ARRAY['c', 'a', 'c']);
+SELECT resource, scope FROM redlock_locks WHERE state = 'held' ORDER BY 1;
+SELECT redlock_release('c'), redlock_release('a');
+DO $$
+BEGIN
+    CALL redlock_lock_all(ARRAY['a', 'b'], wait => '1 s', scope => 'call');
+    COMMIT;
+    RAISE NOTICE '% locks outlast the commit', (SELECT count(*) FROM unnest(ARRAY['a', 'b']) r WHERE redlock_check(r) > '0');
+END $$;
+SELECT redlock_token('a') IS NULL AS gone;
+CALL redlock_lock_all(ARRAY['b', 'a'], scope => 'call');
+CALL redlock_lock_all(NULL);
+CALL redlock_lock_all(ARRAY['a', '']);
+SELECT redlock_acquire('b', scope => 'detached', hold_at_most => '1 min') AS token \gset
+\set VERBOSITY terse
+CALL redlock_lock_all(ARRAY['a', 'b', 'c'], wait => '0');
+\set VERBOSITY default
+SELECT count(*) AS nothing FROM redlock_locks WHERE state = 'held' AND scope = 'session';
+SELECT redlock_release('b', :token);
+
 -- one name, and as many as there may be
 SELECT cardinality(redlock_acquire_all(ARRAY['a'], scope => 'session'));
 SELECT cardinality(redlock_acquire_all(array_agg('n' || i), scope => 'session')) FROM generate_series(1, 64) i;

@@ -18,6 +18,7 @@ INSERT INTO functions VALUES
     ('acquire', 'SELECT redlock_acquire(%1$L%2$s)'),
     ('acquire_all', 'SELECT redlock_acquire_all(ARRAY[%1$L, %1$L || 2]%2$s)'),
     ('lock', 'CALL redlock_lock(%1$L%2$s)'),
+    ('lock_all', 'CALL redlock_lock_all(ARRAY[%1$L, %1$L || 2]%2$s)'),
     ('run', 'CALL redlock_run(%1$L, ''SELECT 1''%2$s)'),
     ('try', 'SELECT redlock_try(%1$L%2$s)'),
     ('try_all', 'SELECT redlock_try_all(ARRAY[%1$L, %1$L || 2]%2$s)');

@@ -15,11 +15,11 @@ my @redis = redis_nodes(3);
 my $hostile = HostileNode->new($redis[0]);
 my $host = redlock_cluster('a', nodes => [ $hostile, @redis[ 1, 2 ] ],
 	conf => "redlock.ttl = '60s'\nredlock.node_timeout = '10s'");
-my $session = session($host);
+my ($holder, $session) = map { session($host) } 1, 2;
 
 my $list = "SELECT string_agg(resource || ' ' || state, ',') FROM redlock_holders()";
 
-$session->query("SELECT redlock_acquire('job', scope => 'session')");
+$holder->query("SELECT redlock_acquire('job', scope => 'session')");
 
 # ---- the hash of another script ----
 
@@ -60,5 +60,5 @@ foreach my $what (sort keys %keys)
 $hostile->obey([ '^EVAL', 'edit', ':1\\r\\n$16\\r\\n1', ':1\\r\\n$16\\r\\n0' ]);
 is($session->run("SELECT redlock_force_release('job') LIKE 'cluster=%'")->{out}, 't', 'a forced release');
 is($session->query("SELECT redlock_is_locked('job')"), 'f', 'the lock is free');
-$session->quit;
+$_->quit foreach $holder, $session;
 done_testing();

@@ -162,6 +162,7 @@ sub calls_work
 		redlock_run          => [ "CALL redlock_run('n', 'DO \$\$ BEGIN END \$\$', '1 s', '30 s', '1 ms', '1 min')", '' ],
 		redlock_runs         => [ 'SELECT count(*) FROM redlock_runs', '0' ],
 		redlock_lock         => [ "CALL redlock_lock('n')", '' ],
+		redlock_lock_all     => [ "CALL redlock_lock_all('{n}')", '' ],
 		redlock_release      => [ "SELECT redlock_release('n')", 't' ],
 		redlock_release_all  => [ 'SELECT redlock_release_all()', '1' ],
 		redlock_holder       => [ "SELECT state, nodes FROM redlock_holder('n')", "held|3" ],
@@ -199,7 +200,7 @@ sub calls_work
 	  redlock_holder redlock_holders redlock_is_locked redlock_inspect redlock_release_wanted redlock_ask_release redlock_force_release redlock_diagnose
 	  redlock_lease_rows redlock_lock_rows redlock_nodes redlock_node_rows redlock_node_list_rows redlock_stats
 	  redlock_stats_row redlock_counter_row redlock_unsettled_row redlock_fences
-	  redlock_run redlock_release redlock_release_all redlock_lock redlock_release_idle redlock_fence_merge redlock_scope
+	  redlock_run redlock_lock_all redlock_release redlock_release_all redlock_lock redlock_release_idle redlock_fence_merge redlock_scope
 	  redlock_hosts redlock_host_rows redlock_runs redlock_runs_merge redlock_extend redlock_attach
 	  redlock_shared_fences redlock_shared_fences_merge redlock_roles redlock_role_rows);
 	my %member = map { $_ => 1 } split /\n/, $s->query(<<'SQL');

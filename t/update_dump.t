@@ -77,7 +77,7 @@ sub move
 $host->safe_psql('postgres', 'CREATE DATABASE present');
 $host->safe_psql('present', 'CREATE EXTENSION redlock_pg');
 furnish('present', <<'SQL');
-    redlock_acquire, redlock_acquire_all, redlock_try, redlock_try_all, redlock_try_detached, redlock_lock,
+    redlock_acquire, redlock_acquire_all, redlock_try, redlock_try_all, redlock_try_detached, redlock_lock, redlock_lock_all,
     redlock_release(text), redlock_release(text, bigint), redlock_check(text), redlock_check(text, bigint),
     redlock_extend, redlock_attach, redlock_release_wanted
 SQL

@@ -64,7 +64,7 @@ foreach my $host (@hosts)
 {
 	my $name = $host->name;
 
-	foreach my $call ("CALL redlock_lock('job')", "CALL redlock_run('job', 'INSERT INTO noted SELECT ''run''', wait => '1 h')",
+	foreach my $call ("CALL redlock_lock('job')", "CALL redlock_lock_all(ARRAY['another', 'job'])", "CALL redlock_run('job', 'INSERT INTO noted SELECT ''run''', wait => '1 h')",
 
 		"CREATE OR REPLACE PROCEDURE nested() LANGUAGE plpgsql AS \$\$ BEGIN"
 		. " INSERT INTO noted VALUES ('before'); COMMIT; CALL redlock_lock('job', scope => 'call');"

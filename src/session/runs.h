@@ -29,7 +29,7 @@ typedef struct Run
 	int64 session;
 	TimestampTz called;
 	bool in_transaction; /* the row belongs to the caller's transaction */
-	bool begun; /* the run is under way, and has this row: */
+	bool begun;          /* the run is under way, and has this row: */
 	pg_uuid_t id;
 	ItemPointerData place; /* where the row was written */
 } Run;

@@ -38,12 +38,22 @@ PG_FUNCTION_INFO_V1(redlock_token);
 PG_FUNCTION_INFO_V1(redlock_release_wanted);
 #pragma GCC visibility pop
 
-static const TermArguments acquire_terms = {
-	.ttl = 2, .scope = 3, .hold_at_least = 4, .hold_at_most = 5, .keep_idle = 6, .mode = 7, .permits = 8};
+static const TermArguments acquire_terms = {.ttl = 2,
+											.scope = 3,
+											.hold_at_least = 4,
+											.hold_at_most = 5,
+											.keep_idle = 6,
+											.mode = 7,
+											.permits = 8};
 static const TermArguments acquire_all_terms = {
 	.ttl = 2, .scope = 3, .hold_at_least = 4, .hold_at_most = 5, .keep_idle = 6, .mode = 7};
-static const TermArguments try_terms = {
-	.ttl = 1, .scope = 2, .hold_at_least = 3, .hold_at_most = 4, .keep_idle = 5, .mode = 6, .permits = 7};
+static const TermArguments try_terms = {.ttl = 1,
+										.scope = 2,
+										.hold_at_least = 3,
+										.hold_at_most = 4,
+										.keep_idle = 5,
+										.mode = 6,
+										.permits = 7};
 static const TermArguments try_all_terms = {
 	.ttl = 1, .scope = 2, .hold_at_least = 3, .hold_at_most = 4, .keep_idle = 5, .mode = 6};
 static const TermArguments try_detached_terms = {

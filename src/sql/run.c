@@ -29,8 +29,13 @@ PG_FUNCTION_INFO_V1(redlock_run);
 PG_FUNCTION_INFO_V1(redlock_run_0_2);
 #pragma GCC visibility pop
 
-static const TermArguments run_terms = {
-	.ttl = 3, .only_scope = SCOPE_CALL, .hold_at_least = 4, .hold_at_most = 5, .keep_idle = 6, .mode = 9, .permits = 10};
+static const TermArguments run_terms = {.ttl = 3,
+										.only_scope = SCOPE_CALL,
+										.hold_at_least = 4,
+										.hold_at_most = 5,
+										.keep_idle = 6,
+										.mode = 9,
+										.permits = 10};
 
 /* the run, for explain_run */
 typedef struct RunContext

@@ -36,7 +36,7 @@ static const char *const names[] = {
 	[TERM_HOLD_AT_MOST] = "hold_at_most",
 	[TERM_KEEP_IDLE] = "keep_idle",
 	[TERM_SEVERAL] = "several locks",
-	[TERM_LOCK_CALL] = "CALL redlock_lock",
+	[TERM_LOCK_CALL] = "CALL redlock_lock or redlock_lock_all",
 };
 
 /*
@@ -46,10 +46,11 @@ static const char *const names[] = {
 static const Pair pairs[] = {
 	{PAIR_REFUSED, TERM_TRANSACTION, TERM_LOCK_CALL, ERRCODE_INVALID_PARAMETER_VALUE,
 	 "The transaction of a CALL ends with the CALL.",
-	 "Use redlock_acquire, or the scope \"session\" or \"call\"."},
+	 "Use the scope \"session\" or \"call\", or the function redlock_acquire or "
+	 "redlock_acquire_all."},
 	{PAIR_REFUSED, TERM_DETACHED, TERM_LOCK_CALL, ERRCODE_INVALID_PARAMETER_VALUE,
-	 "redlock_lock returns no token, and only a token releases a detached lock.",
-	 "Use redlock_acquire."},
+	 "A procedure returns no token, and only a token releases a detached lock.",
+	 "Use the function redlock_acquire or redlock_acquire_all."},
 	{PAIR_REFUSED, TERM_DETACHED, TERM_SHARED, ERRCODE_FEATURE_NOT_SUPPORTED,
 	 "The sessions of a server share one lease with one token, and the token does not tell which "
 	 "session releases the lock.",
