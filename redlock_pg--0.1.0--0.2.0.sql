@@ -224,6 +224,18 @@ LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL RESTRICTED;
 COMMENT ON FUNCTION redlock_is_locked(text) IS
 'Returns whether a majority of the nodes has the lock on a resource as held, or as kept by hold_at_least, without acquiring it. A session that wants the lock calls redlock_try: the answer may be outdated at once';
 
+CREATE FUNCTION redlock_last_run(resource text,
+                                 OUT started timestamptz, OUT ended timestamptz,
+                                 OUT status text, OUT token bigint,
+                                 OUT cluster_name text, OUT host text, OUT host_id text,
+                                 OUT database text, OUT role text, OUT pid integer,
+                                 OUT message text, OUT nodes integer, OUT of_nodes integer)
+RETURNS record
+AS 'MODULE_PATHNAME', 'redlock_last_run'
+LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL RESTRICTED;
+COMMENT ON FUNCTION redlock_last_run(text) IS
+'Returns the last run of CALL redlock_run(..., record => true) with the lock on a resource that has ended, on any host, as a majority of the nodes knows it; nulls if no node has a note of a run. It is an error if no majority answers';
+
 CREATE FUNCTION redlock_inspect(resource text,
                                 OUT node text, OUT value text, OUT ttl interval,
                                 OUT counter bigint, OUT marker text, OUT error text)

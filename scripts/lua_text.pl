@@ -27,8 +27,8 @@ my $c = <<'C';
 /*
  * lua_text.c
  *		The scripts that the nodes execute, made from redlock.lua, marker.lua, hosts.lua,
- *		readers.lua, inspect.lua, force_release.lua and scan.lua by scripts/lua_text.pl: to be
- *		changed there.
+ *		readers.lua, inspect.lua, force_release.lua, scan.lua and run_note.lua by
+ *		scripts/lua_text.pl: to be changed there.
  */
 #include "protocol/lua.h"
 
@@ -44,6 +44,7 @@ $c .= "\nconst char lua_readers_script[] =\n" . c_string('readers.lua') . ";\n";
 $c .= "\nconst char lua_inspect_script[] =\n" . c_string('inspect.lua') . ";\n";
 $c .= "\nconst char lua_force_script[] =\n" . c_string('force_release.lua') . ";\n";
 $c .= "\nconst char lua_scan_script[] =\n" . c_string('scan.lua') . ";\n";
+$c .= "\nconst char lua_run_note_script[] =\n" . c_string('run_note.lua') . ";\n";
 print $c, <<'C';
 
 /* clang-format on */

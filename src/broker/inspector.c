@@ -17,7 +17,7 @@
 
 /* The calls by which a node tells the hash of a script. */
 #define CALL_LOAD INSPECTOR_CALLS
-#define CALL_FIRST (INSPECTOR_CALLS + 4)
+#define CALL_FIRST (INSPECTOR_CALLS + INSPECT_KINDS)
 
 /*
  * The number of a call tells the place, the question modulo ROUNDS, to recognize late answers, and
@@ -40,7 +40,8 @@ static Out out[INSPECT_PLACES];
 static const char *const script[] = {[INSPECT_LOCK] = lua_inspect_script,
 									 [INSPECT_ASK] = lua_inspect_script,
 									 [INSPECT_FORCE] = lua_force_script,
-									 [INSPECT_SCAN] = lua_scan_script};
+									 [INSPECT_SCAN] = lua_scan_script,
+									 [INSPECT_RUN] = lua_run_note_script};
 static char sha[lengthof(script)][CORE_NODES_MAX][SCRIPT_SHA_SIZE]; /* empty: unknown */
 
 static void begin(int place, int64 now_us);
@@ -51,7 +52,9 @@ static void end_if_done(int place, int64 now_us);
 static void tell_holders(int place, int64 now_us);
 static bool is_told(uint64 host, uint64 *told, int *count);
 static bool read_answer(Inspected *at, const redisReply *reply, bool force);
+static bool read_reply(int place, int index, const redisReply *reply);
 static bool read_keys(InspectAnswer *answer, Inspected *at, const redisReply *reply);
+static bool read_note(InspectAnswer *answer, int index, const redisReply *reply);
 static bool is_text(const redisReply *reply, size_t most);
 
 void
@@ -99,9 +102,12 @@ begin(int place, int64 now_us)
 		if ((members() & asked & CORE_BIT(i)) && node_is_local(node_at(i)))
 		{
 			answer->node[i].kind = INSPECTED_ERROR;
-			strlcpy(answer->node[i].error,
-					"the node inside the server is not inspected; see the view redlock_locks",
-					sizeof(answer->node[i].error));
+			strlcpy(
+				answer->node[i].error,
+				kind == INSPECT_RUN
+					? "the node inside the server keeps no last runs; see the table redlock_runs"
+					: "the node inside the server is not inspected; see the view redlock_locks",
+				sizeof(answer->node[i].error));
 		}
 		else if ((members() & asked & CORE_BIT(i)) && node_can_send(node_at(i)))
 		{
@@ -121,8 +127,8 @@ send_question(int place, RedisNode *node, bool by_text, int64 now_us)
 {
 	const InspectQuestion *question = inspect_queue_question(place);
 	InspectKind kind = question->kind;
-	char least[LUA_COUNTER_DIGITS + 8];
-	const char *argv[6] = {by_text ? "EVAL" : "EVALSHA",
+	char number[32];
+	const char *argv[7] = {by_text ? "EVAL" : "EVALSHA",
 						   by_text ? script[kind] : sha[kind][node->index], "0"};
 	size_t len[lengthof(argv)] = {strlen(argv[0]), strlen(argv[1]), 1};
 	int call = CALL_FIRST + 2 * (out[place].round * INSPECT_PLACES + place) + by_text;
@@ -130,12 +136,20 @@ send_question(int place, RedisNode *node, bool by_text, int64 now_us)
 
 	if (kind == INSPECT_SCAN)
 		add_argument(argv, len, &argc, question->value, question->value_len);
+	if (kind == INSPECT_RUN)
+		add_argument(argv, len, &argc, redlock_key_prefix, strlen(redlock_key_prefix));
 	add_argument(argv, len, &argc, question->key, question->key_len);
 	if (kind == INSPECT_FORCE)
 	{
-		snprintf(least, sizeof(least), INT64_FORMAT, question->least);
-		add_argument(argv, len, &argc, least, strlen(least));
+		snprintf(number, sizeof(number), INT64_FORMAT, question->least);
+		add_argument(argv, len, &argc, number, strlen(number));
 		add_argument(argv, len, &argc, question->value, question->value_len);
+	}
+	if (kind == INSPECT_RUN)
+	{
+		snprintf(number, sizeof(number), INT64_FORMAT, redlock_last_run_keep_s * INT64CONST(1000));
+		add_argument(argv, len, &argc, question->value, question->value_len);
+		add_argument(argv, len, &argc, number, strlen(number));
 	}
 	node_call(node, call, argc, argv, len, now_us);
 }
@@ -174,19 +188,21 @@ inspector_hear(RedisNode *node, int call, const redisReply *reply, int64 now_us)
 	}
 	out[place].waiting &= ~CORE_BIT(node->index);
 	at = &inspect_queue_answer(place)->node[node->index];
-	if (reply != NULL && !(kind == INSPECT_SCAN ? read_keys(inspect_queue_answer(place), at, reply)
-												: read_answer(at, reply, kind == INSPECT_FORCE)))
+	if (reply != NULL && !read_reply(place, node->index, reply))
 	{
 		sha[kind][node->index][0] = '\0'; /* may be that of another script */
 		at->kind = INSPECTED_ERROR;
 		if (at->error[0] == '\0')
 			strlcpy(at->error, "reply of an unexpected type", sizeof(at->error));
-		node_explain_refusal(reply, kind == INSPECT_SCAN ? "+scan" : node->lacks_for_locks,
+		node_explain_refusal(reply,
+							 kind == INSPECT_SCAN  ? "+scan"
+							 : kind == INSPECT_RUN ? node->lacks_for_hosts
+												   : node->lacks_for_locks,
 							 at->error);
 	}
 	/* the node may be another process since the handshake, or have lost its data */
-	at->may_have_forgotten =
-		node->state != NODE_READY || strcmp(at->marker, node->guard->marker) != 0;
+	at->may_have_forgotten = kind != INSPECT_RUN && (node->state != NODE_READY ||
+													 strcmp(at->marker, node->guard->marker) != 0);
 	end_if_done(place, now_us);
 }
 
@@ -204,6 +220,7 @@ end_if_done(int place, int64 now_us)
 			break;
 		case INSPECT_LOCK:
 		case INSPECT_SCAN:
+		case INSPECT_RUN:
 			break;
 	}
 	inspect_queue_finish(place);
@@ -255,6 +272,46 @@ is_told(uint64 host, uint64 *told, int *count)
 		return true;
 	told[(*count)++] = host;
 	return false;
+}
+
+/* Returns false if the reply is an error, or malformed. */
+static bool
+read_reply(int place, int index, const redisReply *reply)
+{
+	InspectAnswer *answer = inspect_queue_answer(place);
+	InspectKind kind = inspect_queue_question(place)->kind;
+
+	if (kind == INSPECT_SCAN)
+		return read_keys(answer, &answer->node[index], reply);
+	if (kind == INSPECT_RUN)
+		return read_note(answer, index, reply);
+	return read_answer(&answer->node[index], reply, kind == INSPECT_FORCE);
+}
+
+/* Reads a note, and keeps the note of the newest run.  A text that is no note counts as none. */
+static bool
+read_note(InspectAnswer *answer, int index, const redisReply *reply)
+{
+	Inspected *at = &answer->node[index];
+	RunNote note;
+	int newer;
+
+	if (reply->type == REDIS_REPLY_ERROR)
+		text_of_node(at->error, sizeof(at->error), reply->str, reply->len);
+	if (!is_text(reply, LUA_NOTE_MAX))
+		return false;
+	at->kind = INSPECTED_NONE;
+	if (!run_note_read(&note, reply->str, reply->len, redlock_wall_clock_us()))
+		return true;
+	newer = answer->noted == 0 ? 1 : run_note_compare(&note, &answer->last_run);
+	if (newer > 0)
+	{
+		answer->last_run = note;
+		answer->noted = 0;
+	}
+	if (newer >= 0)
+		answer->noted |= CORE_BIT(index);
+	return true;
 }
 
 /* Reads the keys of one step.  Returns false if the answer is an error, or malformed. */

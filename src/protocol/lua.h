@@ -158,6 +158,11 @@ typedef char counter_keep_has_parts[LUA_COUNTER_KEEP_MS == LUA_CLOCK_BOUND_US / 
 #define LUA_KEYS_SIZE 16000
 #define LUA_KEY_MAX 323
 
+/* bytes of a note of run_note.lua; jobs with a note; notes that a call removes at most */
+#define LUA_NOTE_MAX 1000
+#define LUA_NOTES_MAX 10000
+#define LUA_NOTES_PRUNED 10
+
 /* what force_release.lua did */
 #define LUA_FORCED_NOT 0
 #define LUA_FORCED 1
@@ -182,5 +187,6 @@ extern const char lua_readers_script[];
 extern const char lua_inspect_script[];
 extern const char lua_force_script[];
 extern const char lua_scan_script[];
+extern const char lua_run_note_script[];
 
 #endif /* REDLOCK_LUA_H */

@@ -1,8 +1,8 @@
 /*
  * lua_text.c
  *		The scripts that the nodes execute, made from redlock.lua, marker.lua, hosts.lua,
- *		readers.lua, inspect.lua, force_release.lua and scan.lua by scripts/lua_text.pl: to be
- *		changed there.
+ *		readers.lua, inspect.lua, force_release.lua, scan.lua and run_note.lua by
+ *		scripts/lua_text.pl: to be changed there.
  */
 #include "protocol/lua.h"
 
@@ -908,6 +908,46 @@ const char lua_scan_script[] =
 	"end\n"
 	"end\n"
 	"return redis.error_reply('ERR too many keys in one step of SCAN')\n";
+
+const char lua_run_note_script[] =
+	"local call, match = redis.call, string.match\n"
+	"local runs, ends = ARGV[1] .. '\\0runs', ARGV[1] .. '\\0runs\\0ends'\n"
+	"local job, note = ARGV[2], ARGV[3]\n"
+	"local time = call('TIME')\n"
+	"local now = time[1] * 1000 + math.floor(time[2] / 1000)\n"
+	"local noted = call('HGET', runs, job) or ''\n"
+	"local until_ms = tonumber(call('ZSCORE', ends, job) or 0)\n"
+	"if until_ms <= now or #noted > " TEXT(LUA_NOTE_MAX) " then\n"
+	"noted = ''\n"
+	"end\n"
+	"if note == '' then\n"
+	"return noted\n"
+	"end\n"
+	"local token, started = match(noted, '^(%d+)%z(%d+)%z')\n"
+	"if token and tonumber(token) <= now * 1000 + " TEXT(LUA_CLOCK_BOUND_US) " then\n"
+	"local own_token, own_started = match(note, '^(%d+)%z(%d+)%z')\n"
+	"local ahead = token - own_token\n"
+	"if ahead > 0 or ahead == 0 and started - own_started > 0 then\n"
+	"return noted\n"
+	"end\n"
+	"end\n"
+	"local surplus = until_ms == 0 and -" TEXT(LUA_NOTES_MAX) " or -1 - " TEXT(LUA_NOTES_MAX) "\n"
+	"for _ = 1, " TEXT(LUA_NOTES_PRUNED) " do\n"
+	"local first = call('ZRANGE', ends, 0, 0, 'WITHSCORES')\n"
+	"if not first[1] or tonumber(first[2]) > now and not call('ZRANGE', ends, surplus, surplus)[1] then\n"
+	"break\n"
+	"end\n"
+	"call('HDEL', runs, first[1])\n"
+	"call('ZREM', ends, first[1])\n"
+	"end\n"
+	"call('ZADD', ends, string.format('%.0f', now + ARGV[4]), job)\n"
+	"call('HSET', runs, job, note)\n"
+	"for _, key in ipairs({runs, ends}) do\n"
+	"if call('PTTL', key) < tonumber(ARGV[4]) then\n"
+	"call('PEXPIRE', key, ARGV[4])\n"
+	"end\n"
+	"end\n"
+	"return note\n";
 
 /* clang-format on */
 

@@ -29,6 +29,7 @@
 
 #include "session/ask_hosts.h"
 #include "session/loss.h"
+#include "session/run_notes.h"
 #include "session/runs.h"
 #include "shared/guc.h"
 #include "shared/host_list.h"
@@ -86,6 +87,7 @@ static const char *explain_failure(const Run *run, const ErrorData *error, const
 static void copy_text(char *to, const char *text, size_t size);
 static bool start_writer(uint64 number);
 static void write_end(const RunReport *report);
+static void leave_note(const RunReport *report);
 static void end_writer(int code, Datum arg);
 static void explain_writer(void *arg);
 
@@ -140,6 +142,8 @@ runs_begin(Run *run, int64 token)
 	}
 	row.started = GetCurrentTimestamp();
 	insert_row(run->schema, &row, run);
+	run->token = token;
+	run->started = row.started;
 	SPI_finish();
 }
 
@@ -338,24 +342,38 @@ runs_leave(Run *run)
  * row by its place, unless the row has moved.
  */
 void
-runs_succeed(const Run *run)
+runs_succeed(Run *run)
 {
-	Oid types[] = {UUIDOID, TIDOID};
-	Datum values[] = {UUIDPGetDatum(&run->id), PointerGetDatum(&run->place)};
+	Oid types[] = {UUIDOID, TIMESTAMPTZOID, TIDOID};
+	Datum values[] = {UUIDPGetDatum(&run->id), 0, PointerGetDatum(&run->place)};
 
+	run->ended = GetCurrentTimestamp();
+	values[1] = TimestampTzGetDatum(run->ended);
 	SPI_connect();
 	(void) execute(run->schema,
-				   "UPDATE %1$s.redlock_runs"
-				   " SET status = 'succeeded', ended = pg_catalog.clock_timestamp()"
-				   " WHERE ctid OPERATOR(pg_catalog.=) $2 AND id OPERATOR(pg_catalog.=) $1",
+				   "UPDATE %1$s.redlock_runs SET status = 'succeeded', ended = $2"
+				   " WHERE ctid OPERATOR(pg_catalog.=) $3 AND id OPERATOR(pg_catalog.=) $1",
 				   lengthof(types), types, values, NULL);
 	if (SPI_processed == 0)
 		(void) execute(run->schema,
-					   "UPDATE %1$s.redlock_runs"
-					   " SET status = 'succeeded', ended = pg_catalog.clock_timestamp()"
+					   "UPDATE %1$s.redlock_runs SET status = 'succeeded', ended = $2"
 					   " WHERE id OPERATOR(pg_catalog.=) $1",
-					   1, types, values, NULL);
+					   2, types, values, NULL);
 	SPI_finish();
+}
+
+void
+runs_note(const Run *run)
+{
+	EndedRun ended = {.resource = run->utf8,
+					  .role = run->role,
+					  .token = run->token,
+					  .pid = MyProcPid,
+					  .started = run->started,
+					  .ended = run->ended,
+					  .status = RUN_NOTE_SUCCEEDED};
+
+	run_notes_leave(&ended);
 }
 
 /*
@@ -477,6 +495,8 @@ runs_fail(Run *run, const char *loss, bool cancelled, MemoryContext context)
 						.id = run->id,
 						.begun = run->begun,
 						.lost = loss != NULL,
+						.token = run->token,
+						.started = run->started,
 						.ended = GetCurrentTimestamp(),
 						.called = run->called,
 						.pid = MyProcPid,
@@ -583,6 +603,8 @@ redlock_runs_main(Datum unused)
 		PG_TRY();
 		{
 			write_end(&report);
+			if (report.begun)
+				leave_note(&report);
 		}
 		PG_CATCH();
 		{
@@ -638,6 +660,24 @@ write_end(const RunReport *report)
 	}
 	SPI_finish();
 	PopActiveSnapshot();
+	CommitTransactionCommand();
+}
+
+/* After the commit of the row: no row waits for the nodes. */
+static void
+leave_note(const RunReport *report)
+{
+	EndedRun ended = {.resource = report->resource,
+					  .role = report->role,
+					  .token = report->token,
+					  .pid = report->pid,
+					  .started = report->started,
+					  .ended = report->ended,
+					  .status = report->lost ? RUN_NOTE_LOST : RUN_NOTE_FAILED,
+					  .message = report->message};
+
+	StartTransactionCommand();
+	run_notes_leave(&ended);
 	CommitTransactionCommand();
 }
 

@@ -9,6 +9,9 @@
  * A run in a transaction block cannot commit.  Its row belongs to the transaction of the caller: a
  * rollback loses the row, so a run that fails leaves no row.  Such a run leaves the rows of other
  * runs alone: the transaction may last, and would keep these rows locked.
+ *
+ * A run that had its row also leaves a note at the nodes, see run_notes.h: by the session after a
+ * success, by the writer after a failure.
  */
 #ifndef REDLOCK_RUNS_H
 #define REDLOCK_RUNS_H
@@ -32,6 +35,9 @@ typedef struct Run
 	bool begun;          /* the run is under way, and has this row: */
 	pg_uuid_t id;
 	ItemPointerData place; /* where the row was written */
+	int64 token;
+	TimestampTz started;
+	TimestampTz ended; /* if the run has succeeded */
 } Run;
 
 /*
@@ -60,7 +66,10 @@ extern void runs_leave(Run *run);
 extern void runs_skip(Run *run, const char *message);
 
 /* Writes the success into the row; the caller commits as for runs_begin. */
-extern void runs_succeed(const Run *run);
+extern void runs_succeed(Run *run);
+
+/* Leaves a note of a run that has succeeded at the nodes, after its last commit; no error. */
+extern void runs_note(const Run *run);
 
 /*
  * For PG_CATCH, unless in_transaction: reports the error of this run, or an error before the

@@ -24,6 +24,7 @@ int redlock_commit_margin_ms = 10;
 int redlock_handover_limit = LUA_SPAN - 1;
 int redlock_keep_idle_ms = 0;
 char *redlock_key_prefix = NULL;
+int redlock_last_run_keep_s = RUNS_KEEP_DEFAULT_S;
 int redlock_max_hold_ms = 24 * 60 * 60 * 1000;
 int redlock_max_locks = 1024;
 int redlock_max_locks_per_session = 512;
@@ -74,7 +75,9 @@ static void assign_nodes_next(const char *newval, void *extra);
 static const char *show_nodes_next(void);
 static bool check_urls(const char *setting, bool is_next, char **newval, void **extra);
 static const char *show_urls(const NodeUrls *urls);
+static bool check_last_run_keep(int *newval, void **extra, GucSource source);
 static bool check_runs_keep(int *newval, void **extra, GucSource source);
+static bool check_days(int value, const char *hint);
 static bool check_tls_ca_file(char **newval, void **extra, GucSource source);
 static bool check_tls_cert_file(char **newval, void **extra, GucSource source);
 static bool check_tls_key_file(char **newval, void **extra, GucSource source);
@@ -114,6 +117,13 @@ guc_define(void)
 		"All hosts that share locks need the same prefix. Held locks keep their prefix after a "
 		"change.",
 		&redlock_key_prefix, "redlock:", PGC_SIGHUP, 0, check_key_prefix, NULL, NULL);
+
+	DefineCustomIntVariable(
+		"redlock.last_run_keep",
+		"How long the nodes keep the last recorded run of a job; at least a day.",
+		"See redlock_last_run. 0: the runs of this server leave no note.", &redlock_last_run_keep_s,
+		RUNS_KEEP_DEFAULT_S, 0, RUNS_KEEP_MAX_S, PGC_SIGHUP, GUC_UNIT_S, check_last_run_keep, NULL,
+		NULL);
 
 	DefineCustomIntVariable(
 		"redlock.max_hold",
@@ -408,17 +418,29 @@ show_urls(const NodeUrls *urls)
 	return text;
 }
 
-/*
- * The unit is seconds: refuse a number that was probably meant as days, and would delete rows too
- * soon.
- */
+static bool
+check_last_run_keep(int *newval, void **extra, GucSource source)
+{
+	return check_days(*newval, "Write a unit, for example \"30 d\"; with 0 no run leaves a note.");
+}
+
 static bool
 check_runs_keep(int *newval, void **extra, GucSource source)
 {
-	if (*newval == 0 || *newval >= RUNS_KEEP_MIN_S)
+	return check_days(*newval, "Write a unit, for example \"30 d\"; 0 keeps the rows for ever.");
+}
+
+/*
+ * The unit is seconds: refuses a number that was probably meant as days, and would delete rows or
+ * notes too soon.
+ */
+static bool
+check_days(int value, const char *hint)
+{
+	if (value == 0 || value >= RUNS_KEEP_MIN_S)
 		return true;
-	GUC_check_errdetail("The value is %d seconds; the minimum is one day.", *newval);
-	GUC_check_errhint("Write a unit, for example \"30 d\"; 0 keeps the rows for ever.");
+	GUC_check_errdetail("The value is %d seconds; the minimum is one day.", value);
+	GUC_check_errhint("%s", hint);
 	return false;
 }
 

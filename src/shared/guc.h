@@ -16,6 +16,7 @@
 #define DURATION_MAX_DAYS 24
 #define DURATION_MAX_MS (DURATION_MAX_DAYS * 24 * 60 * 60 * 1000)
 
+/* of redlock.runs_keep and redlock.last_run_keep */
 #define RUNS_KEEP_DEFAULT_S (30 * 24 * 60 * 60)
 #define RUNS_KEEP_MIN_S (24 * 60 * 60)
 #define RUNS_KEEP_MAX_S (3650 * 24 * 60 * 60)
@@ -45,6 +46,7 @@ extern int redlock_commit_margin_ms;
 extern int redlock_handover_limit;
 extern int redlock_keep_idle_ms;
 extern char *redlock_key_prefix;
+extern int redlock_last_run_keep_s; /* 0: runs leave no note */
 extern int redlock_max_hold_ms;
 extern int redlock_max_locks;
 extern int redlock_max_locks_per_session;

@@ -1,6 +1,7 @@
 /*
  * inspect_queue.h
- *		Shared memory: sessions that ask what the nodes keep of a lock, and the answers.
+ *		Shared memory: sessions that ask what the nodes keep of a lock or of a job, and the
+ *		answers.
  *
  * A session takes a place, writes its question, and wakes the broker.  The broker sends one
  * command to each node, writes the answers into the place, and wakes the session.  The session
@@ -14,6 +15,7 @@
 #define REDLOCK_INSPECT_QUEUE_H
 
 #include "protocol/inspection.h"
+#include "protocol/run_note.h"
 
 /* Places: the most questions at a time. */
 #define INSPECT_PLACES 8
@@ -31,6 +33,10 @@ typedef struct InspectAnswer
 	char cursor[24];
 	int keys_len;
 	char keys[LUA_KEYS_SIZE];
+
+	/* of INSPECT_RUN */
+	core_mask noted; /* nodes with the note of the last run */
+	RunNote last_run;
 } InspectAnswer;
 
 typedef enum InspectKind
@@ -38,8 +44,11 @@ typedef enum InspectKind
 	INSPECT_LOCK,  /* what do the nodes keep?  Uses key */
 	INSPECT_ASK,   /* ask the hosts that the nodes name for the release; uses key */
 	INSPECT_FORCE, /* release the lock by force; uses key, least, value: see force_release.lua */
-	INSPECT_SCAN   /* list some keys of one node; uses node, key: the pattern, value: the cursor */
+	INSPECT_SCAN,  /* list some keys of one node; uses node, key: the pattern, value: the cursor */
+	INSPECT_RUN    /* which is the last run of a job?  Uses key: the job; value: a note to leave */
 } InspectKind;
+
+#define INSPECT_KINDS (INSPECT_RUN + 1)
 
 /* A question, or an order. */
 typedef struct InspectQuestion
@@ -47,8 +56,8 @@ typedef struct InspectQuestion
 	InspectKind kind;
 	int node;
 	int64 least;   /* the least new counter */
-	int value_len; /* FORCE: 0: any value */
-	char value[LUA_HELD_MAX + 1];
+	int value_len; /* FORCE: 0: any value; RUN: 0: no note */
+	char value[LUA_NOTE_MAX];
 	int key_len;
 	char key[INSPECT_KEY_SIZE];
 } InspectQuestion;

@@ -26,16 +26,19 @@ typedef struct RunReport
 	Oid schema;   /* of redlock_runs */
 	pg_uuid_t id; /* of the row, if the run had begun */
 	bool begun;
-	bool lost; /* the lease was lost in this run */
+	bool lost;   /* the lease was lost in this run */
+	int64 token; /* and start of the run, if it had begun */
+	TimestampTz started;
 	TimestampTz ended;
 	char message[RUN_MESSAGE_SIZE]; /* in the encoding of the database */
 
-	/* for the row of a run that had not begun */
-	TimestampTz called;
 	int pid;
-	int64 session;
 	char role[NAMEDATALEN];
 	char resource[LOCK_NAME_MAX + 1]; /* in UTF-8 */
+
+	/* for the row of a run that had not begun */
+	TimestampTz called;
+	int64 session;
 	char command[RUN_COMMAND_SIZE];
 } RunReport;
 

@@ -119,6 +119,8 @@ redlock_run(PG_FUNCTION_ARGS)
 			PG_RE_THROW();
 		}
 		PG_END_TRY();
+		if (ran)
+			runs_note(&run);
 	}
 	if (!ran)
 		request_tell_skipped(&request);
