@@ -22,15 +22,15 @@ MODULE_big = redlock_pg
 OBJS = redlock_pg.o $(patsubst %,src/%.o, \
 	protocol/core protocol/core_acquire protocol/core_debts protocol/core_renew protocol/entry protocol/force_release protocol/guard protocol/hearing protocol/hosts protocol/inspection protocol/local_names protocol/local_node protocol/lua protocol/lua_text protocol/overlap \
 	protocol/permits protocol/probe protocol/release_queue protocol/rules protocol/run_note protocol/scopes protocol/settling protocol/several \
-	protocol/node_error protocol/node_index protocol/standing protocol/steps protocol/value protocol/waiters protocol/wish protocol/words driver/driver driver/turns \
+	protocol/node_error protocol/node_index protocol/standing protocol/steps protocol/value protocol/waiters protocol/waiting_hosts protocol/wish protocol/words driver/driver driver/turns \
 	shared/alarm shared/clock shared/guc shared/holder shared/host_list shared/inspect_queue shared/lease shared/lease_broker \
 	shared/lease_entries shared/lease_gate shared/lease_memory shared/lease_shared shared/lease_stats shared/lease_unowned shared/lease_view \
-	shared/memory shared/new_names shared/node_stats shared/node_status shared/resource_stats shared/run_report shared/text shared/tls_file shared/url \
+	shared/memory shared/new_names shared/node_stats shared/node_status shared/resource_stats shared/run_report shared/text shared/tls_file shared/url shared/waiting_here \
 	broker/broker broker/conflicts broker/deadlock broker/host_entry broker/host_pages broker/inspector broker/joint_file \
 	broker/leaving broker/local_wait broker/loop broker/marks broker/members broker/node broker/node_checks \
 	broker/node_local broker/node_news broker/node_pipeline broker/registry broker/resolver broker/script \
-	broker/subscription broker/timers broker/tls broker/told broker/trouble broker/world \
-	session/ask_hosts session/ask_release session/detached session/effects session/encoding session/fence session/force session/gate session/holdings session/inspect_lock session/run_notes \
+	broker/subscription broker/timers broker/tls broker/told broker/trouble broker/waiting broker/world \
+	session/ask_hosts session/ask_release session/detached session/effects session/encoding session/fence session/force session/gate session/holdings session/inspect_lock session/run_notes session/list_waiting \
 	session/loss session/loss_alarm session/misuse session/permit_queue session/request \
 	session/request_errors session/request_lease session/runs session/scan_locks session/session session/session_attach \
 	session/transaction \
@@ -159,7 +159,7 @@ UNIT_CC = $(CC) -std=c99 -Wall -Wextra -Werror -g -Isrc
 CORE = core core_acquire core_debts core_renew
 CORE_FILES = $(CORE:%=src/protocol/%.c)
 
-UNIT_TESTS = $(patsubst %,test/unit/%_test,core entry force_release guard hearing holder hosts inspection joint local_names node_error node_index node_status overlap permits probe release_queue rules run_note scopes script settling several standing steps url value waiters wish words)
+UNIT_TESTS = $(patsubst %,test/unit/%_test,core entry force_release guard hearing holder hosts inspection joint local_names node_error node_index node_status overlap permits probe release_queue rules run_note scopes script settling several standing steps url value waiters waiting_hosts wish words)
 
 test/unit/core_test: test/unit/laws.c $(CORE_FILES)
 test/unit/entry_test: src/protocol/entry.c src/protocol/rules.c src/protocol/wish.c
@@ -179,7 +179,7 @@ test/unit/release_queue_test: src/protocol/release_queue.c $(CORE_FILES)
 test/unit/rules_test: src/protocol/rules.c
 test/unit/scopes_test: src/protocol/scopes.c
 test/unit/run_note_test: src/protocol/run_note.c src/protocol/words.c
-test/unit/script_test: src/broker/script.c src/protocol/lua.c src/protocol/lua_text.c src/protocol/probe.c src/protocol/rules.c src/protocol/value.c src/protocol/waiters.c src/protocol/words.c src/shared/text.c test/unit/server.c
+test/unit/script_test: src/broker/script.c src/protocol/lua.c src/protocol/lua_text.c src/protocol/probe.c src/protocol/rules.c src/protocol/value.c src/protocol/waiters.c src/protocol/waiting_hosts.c src/protocol/words.c src/shared/text.c test/unit/server.c
 test/unit/settling_test: src/protocol/settling.c $(CORE_FILES)
 test/unit/several_test: src/protocol/several.c
 test/unit/node_error_test: src/protocol/node_error.c
@@ -188,6 +188,7 @@ test/unit/standing_test: src/protocol/standing.c
 test/unit/steps_test: src/protocol/steps.c src/protocol/hosts.c src/protocol/words.c src/protocol/overlap.c $(CORE_FILES)
 test/unit/value_test: src/protocol/value.c
 test/unit/waiters_test: src/protocol/waiters.c
+test/unit/waiting_hosts_test: src/protocol/waiting_hosts.c src/protocol/words.c
 test/unit/wish_test: src/protocol/wish.c
 test/unit/words_test: src/protocol/words.c
 test/unit/url_test: src/shared/url.c src/shared/text.c

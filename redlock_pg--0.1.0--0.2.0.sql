@@ -236,6 +236,15 @@ LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL RESTRICTED;
 COMMENT ON FUNCTION redlock_last_run(text) IS
 'Returns the last run of CALL redlock_run(..., record => true) with the lock on a resource that has ended, on any host, as a majority of the nodes knows it; nulls if no node has a note of a run. It is an error if no majority answers';
 
+CREATE FUNCTION redlock_waiters(resource text,
+                                OUT host text, OUT cluster_name text, OUT host_id text,
+                                OUT mode text, OUT sessions integer, OUT waits interval)
+RETURNS SETOF record
+AS 'MODULE_PATHNAME', 'redlock_waiters'
+LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL RESTRICTED;
+COMMENT ON FUNCTION redlock_waiters(text) IS
+'Returns the hosts with sessions that wait for the lock on a resource: how many sessions wait, and how long the longest wait is. Each host answers for itself; a warning says if the list is incomplete';
+
 CREATE FUNCTION redlock_inspect(resource text,
                                 OUT node text, OUT value text, OUT ttl interval,
                                 OUT counter bigint, OUT marker text, OUT error text)

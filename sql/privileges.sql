@@ -40,6 +40,7 @@ SELECT redlock_fence('held');
 SELECT state, pid IS NOT NULL AS named FROM redlock_holder('held');
 SELECT redlock_is_locked('held');
 SELECT status FROM redlock_last_run('held');
+SELECT count(*) FROM redlock_waiters('held');
 SELECT count(*) FROM redlock_holders('held');
 SELECT count(*) FROM redlock_inspect('held');
 SELECT redlock_release_wanted('held');

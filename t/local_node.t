@@ -62,6 +62,7 @@ is($t->query("SELECT redlock_try('job')"), 'f', 'another session does not get it
 is($s->query("SELECT redlock_fence('job') = redlock_token('job')"), 't', 'its token goes into the fence');
 $t->send("SELECT redlock_acquire('job', scope => 'session')");
 wait_for_waiter('job');
+is($s->query("SELECT cluster_name, mode, sessions, waits > '0' FROM redlock_waiters('job')"), 'a|exclusive|1|t', 'and redlock_waiters tells of it');
 $s->query("SELECT redlock_release('job')");
 my $result = $t->result;
 is($result->{state}, '', 'a session that waits gets the lock');

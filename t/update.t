@@ -169,6 +169,7 @@ sub calls_work
 		redlock_holders      => [ "SELECT count(*) FROM redlock_holders('n') WHERE state = 'held'", "1" ],
 		redlock_last_run     => [ "SELECT status, nodes, of_nodes FROM redlock_last_run('n')", "|0|3" ],
 		redlock_is_locked    => [ "SELECT redlock_is_locked('n')", "t" ],
+		redlock_waiters      => [ "SELECT count(*) FROM redlock_waiters('n')", "0" ],
 		redlock_inspect      => [ "SELECT count(*) FROM redlock_inspect('n') WHERE value IS NOT NULL", "3" ],
 		redlock_release_wanted => [ "SELECT redlock_release_wanted('n')", 'f' ],
 		redlock_ask_release  => [ "SELECT redlock_ask_release('nothing') IS NULL", 't' ],
@@ -198,7 +199,7 @@ sub calls_work
 	);
 	# they build on each other
 	my @order = qw(redlock_acquire redlock_try redlock_acquire_all redlock_try_all redlock_try_detached redlock_check redlock_token redlock_fence redlock_locks
-	  redlock_holder redlock_holders redlock_is_locked redlock_last_run redlock_inspect redlock_release_wanted redlock_ask_release redlock_force_release redlock_diagnose
+	  redlock_holder redlock_holders redlock_is_locked redlock_last_run redlock_waiters redlock_inspect redlock_release_wanted redlock_ask_release redlock_force_release redlock_diagnose
 	  redlock_lease_rows redlock_lock_rows redlock_nodes redlock_node_rows redlock_node_list_rows redlock_stats
 	  redlock_stats_row redlock_counter_row redlock_unsettled_row redlock_fences
 	  redlock_run redlock_lock_all redlock_release redlock_release_all redlock_lock redlock_release_idle redlock_fence_merge redlock_scope

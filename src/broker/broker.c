@@ -37,6 +37,7 @@
 #include "broker/subscription.h"
 #include "broker/tls.h"
 #include "broker/trouble.h"
+#include "broker/waiting.h"
 #include "broker/world.h"
 #include "driver/driver.h"
 #include "driver/turns.h"
@@ -74,7 +75,7 @@ static void on_called(RedisNode *node, int call, const redisReply *reply, int64 
 static void on_subscribed(RedisNode *node, const char *channel, size_t len, int64 now_us);
 static void on_hear(RedisNode *node, const char *channel, size_t len, const char *text,
 					size_t text_len, int64 now_us);
-static void hear_of_host(ScriptMessage *message, int64 now_us);
+static void hear_of_host(const RedisNode *node, ScriptMessage *message, int64 now_us);
 static bool is_new_ask(uint64 ask);
 static bool postmaster_stops(void);
 static bool all_released(void);
@@ -212,6 +213,7 @@ make_pass(int64 now_us)
 	if (probed_once)
 		wake_at_us = Min(wake_at_us, registry_on_time(now_us));
 	wake_at_us = Min(wake_at_us, inspector_on_time(probed_once, now_us, looked_us));
+	wake_at_us = Min(wake_at_us, waiting_on_time(looked_us));
 	for (int i = 0; i < NODE_INDEXES; i++)
 		if (!node_flush(node_at(i), now_us))
 			wake_at_us = now_us; /* leases took steps: another pass */
@@ -415,7 +417,9 @@ on_change(RedisNode *node, NodeState before)
 static void
 on_called(RedisNode *node, int call, const redisReply *reply, int64 now_us)
 {
-	if (call >= INSPECTOR_CALLS)
+	if (call >= WAITING_CALLS)
+		waiting_hear_node(node, call, reply);
+	else if (call >= INSPECTOR_CALLS)
 		inspector_hear(node, call, reply, now_us);
 	else
 		registry_hear(node, call, reply, now_us);
@@ -442,8 +446,10 @@ on_hear(RedisNode *node, const char *channel, size_t len, const char *text, size
 	Lease *lease;
 
 	script_hear(text, text_len, now_us - members_round_trip_us() / 2, &message);
-	if (subscription_is_own(channel, len))
-		hear_of_host(&message, now_us);
+	if (message.word == SCRIPT_QUESTION)
+		waiting_answer(node, &message.question, now_us);
+	else if (subscription_is_own(channel, len))
+		hear_of_host(node, &message, now_us);
 	else if (message.word == SCRIPT_PERMIT)
 	{
 		lease = subscription_told_permit(node, channel, len, message.permit);
@@ -461,12 +467,14 @@ on_hear(RedisNode *node, const char *channel, size_t len, const char *text, size
 
 /* A message on this host's own channel. */
 static void
-hear_of_host(ScriptMessage *message, int64 now_us)
+hear_of_host(const RedisNode *node, ScriptMessage *message, int64 now_us)
 {
 	Lease *lease;
 
 	if (message->word == SCRIPT_PROBE)
 		deadlock_hear(&message->probe, now_us);
+	if (message->word == SCRIPT_WAITS)
+		waiting_hear_host(node, message->number, &message->waiting);
 	if (message->word != SCRIPT_WANT && message->word != SCRIPT_FORCED &&
 		message->word != SCRIPT_ASK)
 		return;

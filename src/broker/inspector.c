@@ -9,6 +9,7 @@
 #include "broker/inspector.h"
 #include "broker/members.h"
 #include "broker/subscription.h"
+#include "broker/waiting.h"
 #include "protocol/value.h"
 #include "shared/clock.h"
 #include "shared/guc.h"
@@ -70,7 +71,12 @@ inspector_on_time(bool may_take, int64 now_us, int64 looked_us)
 	int place;
 
 	while (may_take && (place = inspect_queue_take()) >= 0)
-		begin(place, now_us);
+	{
+		if (inspect_queue_question(place)->kind == INSPECT_WAITING)
+			waiting_ask(place, now_us);
+		else
+			begin(place, now_us);
+	}
 	for (int i = 0; i < INSPECT_PLACES; i++)
 	{
 		if (out[i].in_use && looked_us >= out[i].until_us)
@@ -221,6 +227,7 @@ end_if_done(int place, int64 now_us)
 		case INSPECT_LOCK:
 		case INSPECT_SCAN:
 		case INSPECT_RUN:
+		case INSPECT_WAITING: /* waiting.c ends these */
 			break;
 	}
 	inspect_queue_finish(place);

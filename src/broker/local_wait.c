@@ -24,11 +24,9 @@ static uint64 gate_of(const LOCKTAG *tag);
 bool
 local_wait_may_be(PGPROC *process)
 {
-	int64 since_us;
-
 	return *(volatile ProcWaitStatus *) &process->waitStatus == PROC_WAIT_STATUS_WAITING ||
 		   (*(volatile uint32 *) &process->wait_event_info & 0xFF000000) == PG_WAIT_IPC ||
-		   lease_parked(REDLOCK_PROCNO(process), &since_us) != 0;
+		   lease_parked(REDLOCK_PROCNO(process)).hash != 0;
 }
 
 /*
@@ -69,9 +67,8 @@ local_wait_find(PGPROC *process, LocalWait *wait)
 static bool
 gate_wait(PGPROC *process, LocalWait *wait)
 {
-	int64 since_us;
-	uint64 hash = lease_parked(REDLOCK_PROCNO(process), &since_us);
-	Lease *lease = hash != 0 ? lease_find(hash) : NULL;
+	LeaseParked parked = lease_parked(REDLOCK_PROCNO(process));
+	Lease *lease = parked.hash != 0 ? lease_find(parked.hash) : NULL;
 
 	if (lease == NULL || !lease->shared)
 		return false;
@@ -82,7 +79,7 @@ gate_wait(PGPROC *process, LocalWait *wait)
 	else
 		return false;
 	wait->in_gate = true;
-	wait->number = local_number(process, since_us);
+	wait->number = local_number(process, parked.since_us);
 	local_wait_describe(lease, wait->what);
 	return true;
 }

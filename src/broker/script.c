@@ -343,6 +343,12 @@ script_hear(const char *text, size_t len, int64 sent_us, ScriptMessage *message)
 		message->word = SCRIPT_PROBE;
 		message->probe.shared = strcmp(word, PROBE_SHARED) == 0;
 	}
+	else if (strcmp(word, WAITING_QUESTION) == 0 &&
+			 waiting_read_question(text, end, &message->question))
+		message->word = SCRIPT_QUESTION;
+	else if (strcmp(word, WAITING_ANSWER) == 0 &&
+			 waiting_read_answer(text, end, &message->number, &message->waiting))
+		message->word = SCRIPT_WAITS;
 }
 
 /* Takes a waiter.  False: no valid host and time; anybody may publish. */

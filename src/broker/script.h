@@ -11,6 +11,7 @@
 #include "protocol/lua.h"
 #include "protocol/probe.h"
 #include "protocol/waiters.h"
+#include "protocol/waiting_hosts.h"
 
 #define SCRIPT_SHA_SIZE 41
 #define SCRIPT_TEXT_MAX 159
@@ -157,12 +158,14 @@ extern size_t script_write_permit(char text[SCRIPT_WANT_MAX], int permit);
  */
 typedef enum ScriptWord
 {
-	SCRIPT_FREE,   /* the lock with the channel's name was released */
-	SCRIPT_PERMIT, /* a permit was released; the channel is its queue's */
-	SCRIPT_FORCED, /* an administrator has released a lock of this host */
-	SCRIPT_ASK,    /* an operator asks for the release of a lock of this host */
-	SCRIPT_WANT,   /* another host waits for, or tries, a lock of this host */
-	SCRIPT_PROBE   /* a probe for deadlocks */
+	SCRIPT_FREE,     /* the lock with the channel's name was released */
+	SCRIPT_PERMIT,   /* a permit was released; the channel is its queue's */
+	SCRIPT_FORCED,   /* an administrator has released a lock of this host */
+	SCRIPT_ASK,      /* an operator asks for the release of a lock of this host */
+	SCRIPT_WANT,     /* another host waits for, or tries, a lock of this host */
+	SCRIPT_PROBE,    /* a probe for deadlocks */
+	SCRIPT_QUESTION, /* which sessions wait for this lock? */
+	SCRIPT_WAITS     /* the answer of a host */
 } ScriptWord;
 
 typedef struct ScriptMessage
@@ -175,8 +178,11 @@ typedef struct ScriptMessage
 	bool shared;     /* WANT: the waiter is known to be a reader */
 	const char *key; /* WANT, FORCED, ASK */
 	size_t key_len;
-	uint64 ask;        /* ASK: the number, the same in the copies of all nodes */
-	ScriptProbe probe; /* PROBE */
+	uint64 ask;               /* ASK: the number, the same in the copies of all nodes */
+	ScriptProbe probe;        /* PROBE */
+	WaitingQuestion question; /* QUESTION; its key points into the text */
+	uint64 number;            /* WAITS: of the question */
+	WaitingHost waiting;      /* WAITS */
 } ScriptMessage;
 
 /* Reads a message that was sent at sent_us.  message->key points into text. */

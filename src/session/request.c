@@ -105,7 +105,7 @@ request_end(void)
 	end_wait_at_gate();
 	give_back(0);
 	return_gates();
-	lease_park(0);
+	lease_park(0, false);
 	unwatch_client();
 }
 
@@ -130,7 +130,7 @@ request_give_up(void)
 	release_hand_overs();
 	request_now.asked_count = 0;
 	parked = false;
-	lease_park(0);
+	lease_park(0, false);
 	return_gates();
 	end_wait_at_gate();
 }
@@ -328,9 +328,9 @@ ask(const LockRequest *request, int from, int64 deadline_us)
 	}
 	if (any_opened)
 		ask_nodes(request, from, opened, company);
-	lease_park(parked && gives_back_nothing(request)
-				   ? request_now.asked[request_now.asked_count].hash
-				   : 0);
+	lease_park(
+		parked && gives_back_nothing(request) ? request_now.asked[request_now.asked_count].hash : 0,
+		request->terms.shared);
 	if (request_now.asked_count == request->count)
 		return true;
 	if (!request->terms.once)
@@ -418,6 +418,7 @@ ask_nodes(const LockRequest *request, int from, const bool *opened, LeaseCompany
 		 * should not be last each time
 		 */
 		lease->waits_since_us = waits_since_us;
+		lease->called_us = request_now.call_began_us;
 		pg_atomic_write_u32(&lease->company, company);
 		request_describe_holder(request, lease);
 		lease_ask(lease);

@@ -16,6 +16,7 @@
 
 #include "protocol/inspection.h"
 #include "protocol/run_note.h"
+#include "protocol/waiting_hosts.h"
 
 /* Places: the most questions at a time. */
 #define INSPECT_PLACES 8
@@ -37,18 +38,24 @@ typedef struct InspectAnswer
 	/* of INSPECT_RUN */
 	core_mask noted; /* nodes with the note of the last run */
 	RunNote last_run;
+
+	/* of INSPECT_WAITING; the answer of a node that has passed the question on is INSPECTED_NONE */
+	bool complete; /* a quorum of nodes is complete */
+	int64 missing; /* see waiting_missing */
+	WaitingHosts waiting;
 } InspectAnswer;
 
 typedef enum InspectKind
 {
-	INSPECT_LOCK,  /* what do the nodes keep?  Uses key */
-	INSPECT_ASK,   /* ask the hosts that the nodes name for the release; uses key */
-	INSPECT_FORCE, /* release the lock by force; uses key, least, value: see force_release.lua */
-	INSPECT_SCAN,  /* list some keys of one node; uses node, key: the pattern, value: the cursor */
-	INSPECT_RUN    /* which is the last run of a job?  Uses key: the job; value: a note to leave */
+	INSPECT_LOCK,   /* what do the nodes keep?  Uses key */
+	INSPECT_ASK,    /* ask the hosts that the nodes name for the release; uses key */
+	INSPECT_FORCE,  /* release the lock by force; uses key, least, value: see force_release.lua */
+	INSPECT_SCAN,   /* list some keys of one node; uses node, key: the pattern, value: the cursor */
+	INSPECT_RUN,    /* which is the last run of a job?  Uses key: the job; value: a note to leave */
+	INSPECT_WAITING /* which hosts wait?  Uses key, holder */
 } InspectKind;
 
-#define INSPECT_KINDS (INSPECT_RUN + 1)
+#define INSPECT_KINDS (INSPECT_WAITING + 1)
 
 /* A question, or an order. */
 typedef struct InspectQuestion
@@ -60,6 +67,8 @@ typedef struct InspectQuestion
 	char value[LUA_NOTE_MAX];
 	int key_len;
 	char key[INSPECT_KEY_SIZE];
+	int holders; /* WAITING: the hosts that hold the lock */
+	uint64 holder[WAITING_HOSTS_MAX];
 } InspectQuestion;
 
 /* The postmaster adds up the sizes; the caller of set_up holds AddinShmemInitLock. */

@@ -20,8 +20,9 @@
  *	 (m)				   written by the broker alone, under holder_version
  *	 owner (o)			   written by the owner before it queues the lease; read by the
  *						   broker after it took the lease from the queue.  Later writers:
- *						   the holder changes `scope`, `since` and `token`, for views; the
- *						   next owner changes these and `handovers`, under the table lock
+ *						   the holder changes `scope`, `since` and `token`, for views, and
+ *						   `called_us` of a queue; the next owner changes the former three
+ *						   and `handovers`, under the table lock
  *	 broker only (b)	   read and written by the broker alone
  *	 grant (g)			   written by the broker before `state` is LEASE_HELD,
  *						   constant from then on
@@ -175,6 +176,7 @@ typedef struct Lease
 	bool goes_on;         /* (T) released; the host's turn goes on with another lease */
 	int handovers;        /* count of hand-overs since the nodes granted the lease */
 	int64 waits_since_us; /* start of the wait, for messages to the holding host */
+	int64 called_us;      /* start of the call that waits, for redlock_waiters */
 	LockScope scope;      /* the widest scope of its holder */
 	int ttl_ms;
 	int hold_at_least_ms; /* the nodes keep the key this long, even after a release */
@@ -224,7 +226,7 @@ typedef struct Lease
 						* for a message */
 } Lease;
 
-StaticAssertDecl(sizeof(Lease) <= 1160, "an entry takes little more than a kilobyte");
+StaticAssertDecl(sizeof(Lease) <= 1168, "an entry takes little more than a kilobyte");
 
 /* A detached lease at the time of a look.  The lease may have ended since. */
 typedef struct DetachedLease
@@ -317,7 +319,8 @@ typedef struct LeaseTable
 	pg_atomic_uint64 *asked_gate;  /* by procno: hash of the name whose gate the process asked
 									* for last; the complement once the gate has changed */
 	pg_atomic_uint64 *parked;      /* by procno: see lease_park */
-	pg_atomic_uint64 *parked_us;   /* ... the start; redlock_clock_us() time */
+	pg_atomic_uint64 *parked_us;   /* ... the start, redlock_clock_us() time, and as lowest bit the
+									* mode */
 	Lease lease[FLEXIBLE_ARRAY_MEMBER];
 } LeaseTable;
 
@@ -557,10 +560,17 @@ extern bool lease_has_reader(const Lease *lease, int procno);
  * Announces that this session waits in the gate of this name, to share the lock or for the end of a
  * detached lease, and releases nothing during the wait.  0: the session does not wait so.
  */
-extern void lease_park(uint64 hash);
+extern void lease_park(uint64 hash, bool shared);
 
-/* The announcement of any process, and its time. */
-extern uint64 lease_parked(int procno, int64 *since_us);
+/* The announcement of any process. */
+typedef struct LeaseParked
+{
+	uint64 hash; /* 0: none */
+	int64 since_us;
+	bool shared; /* the session wants to share the lock */
+} LeaseParked;
+
+extern LeaseParked lease_parked(int procno);
 
 static inline Lease *
 lease_at(int entry)

@@ -108,7 +108,7 @@ void
 lease_leave_gates(void)
 {
 	pg_atomic_write_u64(&lease_table->asked_gate[REDLOCK_MY_PROCNO], 0);
-	lease_park(0);
+	lease_park(0, false);
 }
 
 bool
@@ -129,7 +129,7 @@ lease_return_gates(int count)
 }
 
 void
-lease_park(uint64 hash)
+lease_park(uint64 hash, bool shared)
 {
 	pg_atomic_uint64 *mine = &lease_table->parked[REDLOCK_MY_PROCNO];
 
@@ -137,18 +137,24 @@ lease_park(uint64 hash)
 		return;
 	pg_atomic_write_u64(mine, 0);
 	pg_write_barrier();
-	pg_atomic_write_u64(&lease_table->parked_us[REDLOCK_MY_PROCNO], redlock_clock_us());
+	pg_atomic_write_u64(&lease_table->parked_us[REDLOCK_MY_PROCNO],
+						(uint64) redlock_clock_us() << 1 | shared);
 	pg_write_barrier();
 	pg_atomic_write_u64(mine, hash);
 }
 
-uint64
-lease_parked(int procno, int64 *since_us)
+LeaseParked
+lease_parked(int procno)
 {
-	uint64 hash = pg_atomic_read_u64(&lease_table->parked[procno]);
+	LeaseParked parked = {.hash = pg_atomic_read_u64(&lease_table->parked[procno])};
+	uint64 since;
 
 	pg_read_barrier();
-	*since_us = (int64) pg_atomic_read_u64(&lease_table->parked_us[procno]);
+	since = pg_atomic_read_u64(&lease_table->parked_us[procno]);
 	pg_read_barrier();
-	return pg_atomic_read_u64(&lease_table->parked[procno]) == hash ? hash : 0;
+	if (pg_atomic_read_u64(&lease_table->parked[procno]) != parked.hash)
+		parked.hash = 0;
+	parked.since_us = (int64) (since >> 1);
+	parked.shared = since & 1;
+	return parked;
 }

@@ -1,8 +1,8 @@
 /*
  * inspect.c
  *		The functions that look at a lock without acquiring it: redlock_holder,
- *		redlock_holders, redlock_is_locked and redlock_inspect; and redlock_ask_release and
- *		redlock_force_release.
+ *		redlock_holders, redlock_is_locked, redlock_waiters and redlock_inspect; and
+ *		redlock_ask_release and redlock_force_release.
  */
 #include "postgres.h"
 
@@ -26,6 +26,7 @@
 #include "session/encoding.h"
 #include "session/force.h"
 #include "session/inspect_lock.h"
+#include "session/list_waiting.h"
 #include "session/scan_locks.h"
 #include "session/session.h"
 #include "shared/compat.h"
@@ -42,6 +43,7 @@ PG_FUNCTION_INFO_V1(redlock_is_locked);
 PG_FUNCTION_INFO_V1(redlock_inspect);
 PG_FUNCTION_INFO_V1(redlock_force_release);
 PG_FUNCTION_INFO_V1(redlock_holders);
+PG_FUNCTION_INFO_V1(redlock_waiters);
 PG_FUNCTION_INFO_V1(redlock_ask_release);
 #pragma GCC visibility pop
 
@@ -87,6 +89,7 @@ static void fill_row(Row *row, const InspectAnswer *answer, const Inspection *in
 					 bool listed, int permit);
 static void fill_holder(Row *row, const Inspection *inspection, const Value *value,
 						const char *text, int permit);
+static void add_waiting_row(ReturnSetInfo *rsinfo, const WaitingHost *host, bool shared);
 static void add_row(void *to, const char *name, const InspectAnswer *answer,
 					const Inspection *inspection);
 static void set(Row *row, int column, Datum value);
@@ -385,4 +388,42 @@ add_row(void *to, const char *name, const InspectAnswer *answer, const Inspectio
 	tuplestore_putvalues(writer->rsinfo->setResult, writer->rsinfo->setDesc, values, nulls);
 	MemoryContextSwitchTo(context);
 	MemoryContextReset(writer->context);
+}
+
+/* redlock_waiters(resource) */
+Datum
+redlock_waiters(PG_FUNCTION_ARGS)
+{
+	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
+	LockName name;
+	WaitingHosts *hosts;
+
+	get_name(fcinfo, &name);
+	session_check_ready();
+	REDLOCK_BEGIN_ROWS(fcinfo);
+	hosts = list_waiting(&name);
+	for (int i = 0; i < hosts->count; i++)
+		for (int shared = 0; shared <= 1; shared++)
+			if (hosts->host[i].mode[shared].sessions > 0)
+				add_waiting_row(rsinfo, &hosts->host[i], shared);
+	return (Datum) 0;
+}
+
+/* Adds the sessions of a host that wait in one mode. */
+static void
+add_waiting_row(ReturnSetInfo *rsinfo, const WaitingHost *host, bool shared)
+{
+	const WaitingSessions *mode = &host->mode[shared];
+	Datum values[6];
+	bool nulls[lengthof(values)] = {0};
+
+	values[0] = CStringGetTextDatum(host->machine);
+	nulls[0] = host->machine[0] == '\0';
+	values[1] = CStringGetTextDatum(host->cluster);
+	nulls[1] = host->cluster[0] == '\0';
+	values[2] = CStringGetTextDatum(host_text(host->host));
+	values[3] = CStringGetTextDatum(shared ? "shared" : "exclusive");
+	values[4] = Int32GetDatum(mode->sessions);
+	values[5] = IntervalPGetDatum(make_interval_us(mode->waited_us));
+	tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
 }
