@@ -179,6 +179,7 @@ sub calls_work
 		redlock_release_wanted => [ "SELECT redlock_release_wanted('n')", 'f' ],
 		redlock_ask_release  => [ "SELECT redlock_ask_release('nothing') IS NULL", 't' ],
 		redlock_force_release => [ "SELECT redlock_force_release('nothing') IS NULL", "t" ],
+		redlock_diagnose     => [ "SELECT count(*) FROM redlock_diagnose() WHERE subject = 'extension' AND severity = 'ok'", '1' ],
 		redlock_release_idle => [ 'SELECT redlock_release_idle()', '0' ],
 		redlock_fence_merge  => [
 			"SET session_replication_role = replica;"
@@ -203,7 +204,7 @@ sub calls_work
 	);
 	# they build on each other
 	my @order = qw(redlock_acquire redlock_try redlock_acquire_all redlock_try_all redlock_try_detached redlock_check redlock_token redlock_fence redlock_locks
-	  redlock_holder redlock_holders redlock_is_locked redlock_last_run redlock_waiters redlock_inspect redlock_release_wanted redlock_ask_release redlock_force_release
+	  redlock_holder redlock_holders redlock_is_locked redlock_last_run redlock_waiters redlock_inspect redlock_release_wanted redlock_ask_release redlock_force_release redlock_diagnose
 	  redlock_lease_rows redlock_lock_rows redlock_nodes redlock_node_rows redlock_node_list_rows redlock_stats
 	  redlock_stats_row redlock_counter_row redlock_unsettled_row redlock_fences
 	  redlock_run redlock_lock_all redlock_release redlock_release_all redlock_lock redlock_release_idle redlock_fence_merge redlock_scope

@@ -760,7 +760,7 @@ const char lua_hosts_script[] =
 	"if not seen_before or now - seen_before > " TEXT(LUA_HOST_SILENT_MS) " then\n"
 	"more = 'new'\n"
 	"end\n"
-	"return {more, table.concat(records), mark, namesake}\n";
+	"return {more, table.concat(records), mark, namesake, now}\n";
 
 const char lua_readers_script[] =
 	"local found = redis.call('HGETALL', ARGV[1] .. '\\0readers')\n"
