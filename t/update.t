@@ -156,13 +156,18 @@ sub calls_work
 		redlock_host_rows    => [ 'SELECT nodes FROM redlock_host_rows()', '3' ],
 		redlock_stats        => [ 'SELECT granted > 0, locks, broker_pid > 0 FROM redlock_stats', 't|1|t' ],
 		redlock_stats_row    => [ 'SELECT locks FROM redlock_stats_row()', '1' ],
+		redlock_stat_nodes   => [ 'SELECT count(*) FROM redlock_stat_nodes WHERE answers > 0', '3' ],
+		redlock_stat_node_rows => [ 'SELECT count(*) FROM redlock_stat_node_rows()', '3' ],
+		redlock_stat_resources => [ "SELECT from_nodes > 0 FROM redlock_stat_resources WHERE resource = 'n'", 't' ],
+		redlock_stat_resource_rows => [ "SELECT lost FROM redlock_stat_resource_rows() WHERE resource = 'n'", '0' ],
+		redlock_stat_reset   => [ 'SELECT redlock_stat_reset(); SELECT count(*) FROM redlock_stat_resources', "\n0" ],
 		redlock_unsettled_row => [ 'SELECT unsettled FROM redlock_unsettled_row()', '0' ],
 		redlock_counter_row => [ 'SELECT locks, taken_idle, recalled FROM redlock_counter_row()', '1|0|0' ],
 		redlock_fences       => [ "SELECT resource FROM redlock_fences WHERE resource = 'n'", 'n' ],
 		redlock_run          => [ "CALL redlock_run('n', 'DO \$\$ BEGIN END \$\$', '1 s', '30 s', '1 ms', '1 min')", '' ],
 		redlock_runs         => [ 'SELECT count(*) FROM redlock_runs', '0' ],
 		redlock_lock         => [ "CALL redlock_lock('n')", '' ],
-		redlock_lock_all     => [ "CALL redlock_lock_all('{n}')", '' ],
+		redlock_lock_all     => [ "CALL redlock_lock_all('{n}'); SELECT redlock_release('n')", 't' ],
 		redlock_release      => [ "SELECT redlock_release('n')", 't' ],
 		redlock_release_all  => [ 'SELECT redlock_release_all()', '1' ],
 		redlock_holder       => [ "SELECT state, nodes FROM redlock_holder('n')", "held|3" ],
@@ -204,7 +209,8 @@ sub calls_work
 	  redlock_stats_row redlock_counter_row redlock_unsettled_row redlock_fences
 	  redlock_run redlock_lock_all redlock_release redlock_release_all redlock_lock redlock_release_idle redlock_fence_merge redlock_scope
 	  redlock_hosts redlock_host_rows redlock_runs redlock_runs_merge redlock_extend redlock_attach
-	  redlock_shared_fences redlock_shared_fences_merge redlock_roles redlock_role_rows);
+	  redlock_shared_fences redlock_shared_fences_merge redlock_roles redlock_role_rows
+	  redlock_stat_nodes redlock_stat_node_rows redlock_stat_resources redlock_stat_resource_rows redlock_stat_reset);
 	my %member = map { $_ => 1 } split /\n/, $s->query(<<'SQL');
 SELECT coalesce(p.proname, c.relname, t.typname)
   FROM pg_depend d JOIN pg_extension e ON d.refobjid = e.oid

@@ -62,7 +62,8 @@ test_rounds(void)
 		forced(i, 10, 11);
 	ok(force_judge(five, node, &least) == FORCE_DONE, "all nodes agree");
 	forced(0, 15, 16);
-	ok(force_judge(five, node, &least) == FORCE_DONE, "a majority agrees, without a higher counter");
+	ok(force_judge(five, node, &least) == FORCE_DONE,
+	   "a majority agrees, without a higher counter");
 	forced(0, 10, 3);
 	ok(force_judge(five, node, &least) == FORCE_DONE, "without a node that lies");
 	forced(0, 15, 16);
