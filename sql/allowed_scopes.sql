@@ -81,7 +81,7 @@ COMMIT;
 SELECT resource, scope FROM redlock_locks WHERE state = 'held';
 SELECT redlock_release('held');
 
--- a detached lock is used by its token at any scopes: such calls acquire nothing
+-- calls by the token of a detached lock acquire nothing, so all scopes allow them
 SET redlock.allowed_scopes = 'detached';
 SELECT redlock_acquire('d', scope => 'detached', hold_at_most => '1 min') AS token \gset
 SET redlock.allowed_scopes = 'transaction';

@@ -234,8 +234,8 @@ end_if_done(int place, int64 now_us)
 }
 
 /*
- * Tells the hosts whose keys were deleted, so that they renew at once, in vain; or the hosts that
- * have keys, that an operator asks for the release.
+ * After a forced release: tells the hosts of the deleted keys, which renew at once, in vain.  After
+ * an ask: tells the hosts with keys that an operator asks for the release.
  */
 static void
 tell_holders(int place, int64 now_us)

@@ -49,7 +49,7 @@ extern size_t run_note_write(char *out, const RunNote *note);
  */
 extern bool run_note_read(RunNote *note, const char *bytes, size_t len, int64_t now_us);
 
-/* Returns 1 if the run is newer than the other run, -1 if it is older, 0 if it is the same run. */
+/* Returns 1 for a newer run than the other, -1 for an older run, 0 for the same run. */
 extern int run_note_compare(const RunNote *note, const RunNote *other);
 
 #endif /* REDLOCK_RUN_NOTE_H */
