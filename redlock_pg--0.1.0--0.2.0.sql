@@ -271,6 +271,14 @@ COMMENT ON FUNCTION redlock_force_release(text) IS
 'Releases the lock on a resource at the nodes, whoever holds it: its holder loses the lease. Returns the description of the holder, or NULL if no node had a key. For operators';
 REVOKE EXECUTE ON FUNCTION redlock_force_release(text) FROM PUBLIC;
 
+CREATE FUNCTION redlock_diagnose(OUT severity text, OUT subject text,
+                                 OUT finding text, OUT remedy text)
+RETURNS SETOF record
+AS 'MODULE_PATHNAME', 'redlock_diagnose'
+LANGUAGE C VOLATILE PARALLEL RESTRICTED;
+COMMENT ON FUNCTION redlock_diagnose() IS
+'Says in words what is wrong with this installation, and what to do: a row for each finding with the severity error or warning, and for each subject without a fault a row with the severity ok. Never fails because of such a fault';
+
 DO LANGUAGE plpgsql $$
 DECLARE
     changed record;

@@ -339,7 +339,7 @@ sub objects
 		my ($kind, $name, $parameters, $returns) = ($1, $2, normal_parameters($3), $4 // '');
 
 		$objects{$name} = 1;
-		if ($parameters =~ /^OUT /)
+		if ($name =~ /_rows?$/ && $parameters =~ /^OUT /)
 		{
 			# the columns of views
 			$columns{$name} = [ map { /^OUT (\w+)/ } split /, /, $parameters ];
@@ -347,13 +347,13 @@ sub objects
 		}
 		next if $returns eq 'trigger';
 		# the columns of its rows; the section of the function names them
-		my @out = $parameters =~ /, OUT (\w+)/g;
+		my @out = $parameters =~ /(?:^|, )OUT (\w+)/g;
 		foreach my $column (@out)
 		{
 			complain("docs/reference/functions.md: $name: no column $column")
 			  unless section_of('docs/reference/functions.md', $name) =~ /`$column`/;
 		}
-		$parameters =~ s/, OUT .*//;
+		$parameters =~ s/(?:^|, )OUT .*//;
 		$functions{ overload($name, $parameters) } = { kind => $kind, parameters => $parameters, returns => $returns };
 	}
 	while ($sql =~ /^CREATE VIEW (\w+) AS\s+(?:WITH \w+ AS MATERIALIZED [^;]*?\)\)\s+)?SELECT (.*?)\s+FROM (\w+)/msg)

@@ -128,6 +128,21 @@ foreach my $right ('', '+exists', '+hgetall', '+type', '+hscan')
 	grant_all_but('');
 }
 
+# nor does a note of a run; without a right the run goes on
+foreach my $right ('', '+hset', '+zadd', '+zrange')
+{
+	my $name = 'run ' . ++$number;
+
+	all_are(q{state IN ('ready', 'quarantined')}, 'the nodes are on duty');
+	grant_all_but($right);
+	all_are(q{state IN ('ready', 'quarantined')}, 'the nodes are on duty');
+	is($s->run("CALL redlock_run('$name', 'SELECT 1', record => true)")->{state}, '', "without '$right' a run is recorded");
+	is(keys_for_ever(), '', '... and no key stays for ever');
+	grant_all_but('');
+	all_are(q{state IN ('ready', 'quarantined')}, 'the nodes are on duty');
+	is($s->query("SELECT status, nodes FROM redlock_last_run('$name')"), $right eq '' ? 'succeeded|3' : '|0', '... with a note only if the user has all rights');
+}
+
 $s->quit;
 $host->stop;
 done_testing();

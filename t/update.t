@@ -156,13 +156,18 @@ sub calls_work
 		redlock_host_rows    => [ 'SELECT nodes FROM redlock_host_rows()', '3' ],
 		redlock_stats        => [ 'SELECT granted > 0, locks, broker_pid > 0 FROM redlock_stats', 't|1|t' ],
 		redlock_stats_row    => [ 'SELECT locks FROM redlock_stats_row()', '1' ],
+		redlock_stat_nodes   => [ 'SELECT count(*) FROM redlock_stat_nodes WHERE answers > 0', '3' ],
+		redlock_stat_node_rows => [ 'SELECT count(*) FROM redlock_stat_node_rows()', '3' ],
+		redlock_stat_resources => [ "SELECT from_nodes > 0 FROM redlock_stat_resources WHERE resource = 'n'", 't' ],
+		redlock_stat_resource_rows => [ "SELECT lost FROM redlock_stat_resource_rows() WHERE resource = 'n'", '0' ],
+		redlock_stat_reset   => [ 'SELECT redlock_stat_reset(); SELECT count(*) FROM redlock_stat_resources', "\n0" ],
 		redlock_unsettled_row => [ 'SELECT unsettled FROM redlock_unsettled_row()', '0' ],
 		redlock_counter_row => [ 'SELECT locks, taken_idle, recalled FROM redlock_counter_row()', '1|0|0' ],
 		redlock_fences       => [ "SELECT resource FROM redlock_fences WHERE resource = 'n'", 'n' ],
 		redlock_run          => [ "CALL redlock_run('n', 'DO \$\$ BEGIN END \$\$', '1 s', '30 s', '1 ms', '1 min')", '' ],
 		redlock_runs         => [ 'SELECT count(*) FROM redlock_runs', '0' ],
 		redlock_lock         => [ "CALL redlock_lock('n')", '' ],
-		redlock_lock_all     => [ "CALL redlock_lock_all('{n}')", '' ],
+		redlock_lock_all     => [ "CALL redlock_lock_all('{n}'); SELECT redlock_release('n')", 't' ],
 		redlock_release      => [ "SELECT redlock_release('n')", 't' ],
 		redlock_release_all  => [ 'SELECT redlock_release_all()', '1' ],
 		redlock_holder       => [ "SELECT state, nodes FROM redlock_holder('n')", "held|3" ],
@@ -174,6 +179,7 @@ sub calls_work
 		redlock_release_wanted => [ "SELECT redlock_release_wanted('n')", 'f' ],
 		redlock_ask_release  => [ "SELECT redlock_ask_release('nothing') IS NULL", 't' ],
 		redlock_force_release => [ "SELECT redlock_force_release('nothing') IS NULL", "t" ],
+		redlock_diagnose     => [ "SELECT count(*) FROM redlock_diagnose() WHERE subject = 'extension' AND severity = 'ok'", '1' ],
 		redlock_release_idle => [ 'SELECT redlock_release_idle()', '0' ],
 		redlock_fence_merge  => [
 			"SET session_replication_role = replica;"
@@ -198,12 +204,13 @@ sub calls_work
 	);
 	# they build on each other
 	my @order = qw(redlock_acquire redlock_try redlock_acquire_all redlock_try_all redlock_try_detached redlock_check redlock_token redlock_fence redlock_locks
-	  redlock_holder redlock_holders redlock_is_locked redlock_last_run redlock_waiters redlock_inspect redlock_release_wanted redlock_ask_release redlock_force_release
+	  redlock_holder redlock_holders redlock_is_locked redlock_last_run redlock_waiters redlock_inspect redlock_release_wanted redlock_ask_release redlock_force_release redlock_diagnose
 	  redlock_lease_rows redlock_lock_rows redlock_nodes redlock_node_rows redlock_node_list_rows redlock_stats
 	  redlock_stats_row redlock_counter_row redlock_unsettled_row redlock_fences
 	  redlock_run redlock_lock_all redlock_release redlock_release_all redlock_lock redlock_release_idle redlock_fence_merge redlock_scope
 	  redlock_hosts redlock_host_rows redlock_runs redlock_runs_merge redlock_extend redlock_attach
-	  redlock_shared_fences redlock_shared_fences_merge redlock_roles redlock_role_rows);
+	  redlock_shared_fences redlock_shared_fences_merge redlock_roles redlock_role_rows
+	  redlock_stat_nodes redlock_stat_node_rows redlock_stat_resources redlock_stat_resource_rows redlock_stat_reset);
 	my %member = map { $_ => 1 } split /\n/, $s->query(<<'SQL');
 SELECT coalesce(p.proname, c.relname, t.typname)
   FROM pg_depend d JOIN pg_extension e ON d.refobjid = e.oid

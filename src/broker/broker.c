@@ -49,7 +49,7 @@
 
 #define TIMERS_PER_PASS 1000
 
-/* The broker knows so many of the latest asks for a release. */
+/* The broker remembers the latest asks for a release, to know further copies. */
 #define ASKS_KNOWN 64
 
 StaticAssertDecl(NODE_INDEXES <= LOOP_SOCKETS_MAX, "each connection needs a place in the loop");

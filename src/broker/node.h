@@ -90,6 +90,7 @@ typedef struct RedisNode
 	TimestampTz error_at;            /* time of the error; 0: none */
 	GuardMemory *guard;              /* memory of the restart guard; NULL: a subscriber */
 	GuardFacts facts;                /* facts of the last handshake */
+	char version[32];                /* program and version; or empty */
 	char eviction[32];               /* the policy if it evicts keys; or empty */
 	int64 memory_used;               /* bytes; 0: unknown */
 	int64 memory_limit;              /* maxmemory in bytes; 0: none, or unknown */
@@ -182,6 +183,9 @@ extern void node_init(const NodeHandler *handler);
 
 extern RedisNode *node_at(int index);
 extern const char *node_state_name(NodeState state);
+
+/* Returns why a restart of the node may lose grants; empty: it loses none. */
+extern const char *node_forgets(const RedisNode *node);
 
 /* node_open gives a free index to a node, and begins to connect.  node_close frees the index. */
 extern void node_open(int index, const NodeUrl *url, GuardMemory *guard, int64 now_us);

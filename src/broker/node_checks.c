@@ -67,6 +67,7 @@ static bool is_optional(Question what);
 static void ask(RedisNode *node, Question what, int argc, const char **argv);
 static const char *find_fault(RedisNode *node, Question what, const redisReply *reply);
 static const char *read_server(RedisNode *node, const redisReply *reply);
+static void read_version(RedisNode *node, const redisReply *reply);
 static const char *explain_error(Question what, const redisReply *reply);
 static bool is_refusal(const redisReply *reply);
 static bool begins_with(const char *text, const char *with);
@@ -223,6 +224,16 @@ is_durable(const RedisNode *node)
 	return node->url.durable == URL_DURABLE || node->untold[0] == '\0';
 }
 
+const char *
+node_forgets(const RedisNode *node)
+{
+	if (is_durable(node))
+		return "";
+	return node->url.durable == URL_NOT_DURABLE ? "durable=no"
+		   : node->forgets[0] != '\0'           ? node->forgets
+												: node->untold;
+}
+
 /* Writes the guard's reason, with a time of day: people read the text later. */
 void
 node_describe(RedisNode *node, GuardVerdict verdict)
@@ -240,9 +251,7 @@ node_describe(RedisNode *node, GuardVerdict verdict)
 						pg_localtime(&started, log_timezone));
 			snprintf(reason, GUARD_REASON_SIZE,
 					 "it restarted at %s and may have forgotten leases: %s", when,
-					 node->url.durable == URL_NOT_DURABLE ? "durable=no"
-					 : node->forgets[0] != '\0'           ? node->forgets
-														  : node->untold);
+					 node_forgets(node));
 			break;
 		case GUARD_FORGOT:
 			strlcpy(reason, "its data was lost, and leases with it", GUARD_REASON_SIZE);
@@ -341,6 +350,7 @@ read_server(RedisNode *node, const redisReply *reply)
 		return "its INFO server has no run_id";
 	if (!info_value(reply, "uptime_in_seconds", value, sizeof(value)))
 		return "its INFO server has no uptime_in_seconds";
+	read_version(node, reply);
 	node->facts.uptime_s = Max(0, Min(strtoll(value, NULL, 10), PG_INT32_MAX));
 	/* Valkey says server_mode */
 	if ((!info_value(reply, "redis_mode", value, sizeof(value)) &&
@@ -349,6 +359,19 @@ read_server(RedisNode *node, const redisReply *reply)
 		return NULL;
 	snprintf(fault, sizeof(fault), "it runs in %s mode; a node must be a standalone server", value);
 	return fault;
+}
+
+/* Valkey also tells a version of Redis, for old clients. */
+static void
+read_version(RedisNode *node, const redisReply *reply)
+{
+	char value[24];
+
+	node->version[0] = '\0';
+	if (info_value(reply, "valkey_version", value, sizeof(value)))
+		snprintf(node->version, sizeof(node->version), "Valkey %s", value);
+	else if (info_value(reply, "redis_version", value, sizeof(value)))
+		snprintf(node->version, sizeof(node->version), "Redis %s", value);
 }
 
 /*

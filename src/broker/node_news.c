@@ -14,11 +14,11 @@
 /* Least pause between two logged errors of one node, if they differ. */
 #define LOG_ERROR_US INT64CONST(10000000)
 
-/* The log warns of a node this full, and reports room again below the second value. */
-#define MEMORY_WARN_PERCENT 80
+/* The log reports room again below this. */
 #define MEMORY_ROOM_PERCENT 75
 
 static char *most_names_text(void);
+static void write_facts(const RedisNode *node, NodeFacts *facts);
 static bool may_log_error(RedisNode *node, bool ended_duty);
 
 void
@@ -32,15 +32,14 @@ node_news_of_memory(RedisNode *node)
 	pg_atomic_write_u64(&status->memory_limit, node->memory_limit);
 	if (node->memory_used == 0)
 		return;
-	if (!node->warned_of_memory && percent >= MEMORY_WARN_PERCENT)
+	if (!node->warned_of_memory && percent >= NODE_MEMORY_WARN_PERCENT)
 	{
 		ereport(WARNING,
 				(errcode(ERRCODE_OUT_OF_MEMORY),
 				 errmsg("redlock node %s has little memory left", node->url.address),
 				 errdetail("The node uses " INT64_FORMAT " of " INT64_FORMAT " bytes, %d %%. %s",
 						   node->memory_used, node->memory_limit, percent, most_names_text()),
-				 errhint("Raise maxmemory of the node, or find out what fills the node. A full "
-						 "node grants no lock with a new name.")));
+				 errhint(NODE_MEMORY_STEP)));
 		node->warned_of_memory = true;
 	}
 	else if (node->warned_of_memory && percent < MEMORY_ROOM_PERCENT)
@@ -92,6 +91,8 @@ node_news_of_state(RedisNode *node, NodeState before)
 	status->evicts = node->state == NODE_QUARANTINED && node->facts.evicts;
 	strlcpy(status->last_error, node->error, sizeof(status->last_error));
 	status->last_error_at = node->error_at;
+	if (node->version[0] != '\0')
+		write_facts(node, &status->facts);
 	seqlock_end_write(&status->version);
 
 	if (node->state == NODE_READY && before != NODE_READY)
@@ -114,6 +115,15 @@ node_news_of_state(RedisNode *node, NodeState before)
 	}
 	node->logged[0] = '\0';
 	node->logged_us = 0;
+}
+
+static void
+write_facts(const RedisNode *node, NodeFacts *facts)
+{
+	strlcpy(facts->version, node->version, sizeof(facts->version));
+	strlcpy(facts->forgets, node_forgets(node), sizeof(facts->forgets));
+	strlcpy(facts->lacks_for_locks, node->lacks_for_locks, sizeof(facts->lacks_for_locks));
+	strlcpy(facts->lacks_for_hosts, node->lacks_for_hosts, sizeof(facts->lacks_for_hosts));
 }
 
 /*

@@ -23,6 +23,7 @@
 #include "shared/guc.h"
 #include "shared/host_list.h"
 #include "shared/lease.h"
+#include "shared/node_status.h"
 
 /*
  * Pause between beats during a configuration conflict, or when this host must not take locks.
@@ -32,6 +33,9 @@
 
 /* Pause between beats while this host does not know yet whether it may take locks. */
 #define BEAT_UNKNOWN_US INT64CONST(20000)
+
+/* The longest round trip by which a node's clock is compared. */
+#define CLOCK_ROUND_TRIP_US INT64CONST(1000000)
 
 static int64 beat_us; /* time of the last beat */
 static core_mask beat_out;
@@ -46,6 +50,7 @@ static void send_beat(RedisNode *node, int64 now_us);
 static void hear_load(RedisNode *node, const redisReply *reply, int64 now_us);
 static void hear_beat(RedisNode *node, const redisReply *reply, int64 now_us);
 static uint64 read_id(const redisReply *text);
+static void note_clock(int node, int64 time_ms, int64 round_trip_us);
 static bool lacks_script(RedisNode *node, const redisReply *reply);
 static void end_beat(RedisNode *node, int64 now_us);
 static void tell_namesake(int64 now_us);
@@ -271,8 +276,9 @@ hear_beat(RedisNode *node, const redisReply *reply, int64 now_us)
 		beat_soon();
 	}
 	else if (reply != NULL &&
-			 !(list_is_answer(reply, 4) && reply->element[2]->type == REDIS_REPLY_STRING &&
-			   reply->element[3]->type == REDIS_REPLY_STRING))
+			 !(list_is_answer(reply, 5) && reply->element[2]->type == REDIS_REPLY_STRING &&
+			   reply->element[3]->type == REDIS_REPLY_STRING &&
+			   reply->element[4]->type == REDIS_REPLY_INTEGER))
 	{
 		list_complain(node, reply);
 		from->answered = from->said;
@@ -296,6 +302,7 @@ hear_beat(RedisNode *node, const redisReply *reply, int64 now_us)
 		from->has_mark = true;
 		read_mark(node->index, reply->element[2]->str, reply->element[2]->len);
 		from->namesake = read_id(reply->element[3]);
+		note_clock(node->index, reply->element[4]->integer, now_us - from->asked_us);
 	}
 	end_beat(node, now_us);
 }
@@ -307,6 +314,19 @@ read_id(const redisReply *text)
 	uint64 id;
 
 	return words_take_id(&at, text->str + text->len + 1, &id) ? id : 0;
+}
+
+/*
+ * Compares the node's wall clock with this host's, as of the middle of the round trip.  A round
+ * trip over CLOCK_ROUND_TRIP_US tells too little.
+ */
+static void
+note_clock(int node, int64 time_ms, int64 round_trip_us)
+{
+	int64 here_us = redlock_wall_clock_us() - round_trip_us / 2;
+
+	if (round_trip_us <= CLOCK_ROUND_TRIP_US && time_ms > 0 && time_ms < PG_INT64_MAX / 2000)
+		pg_atomic_write_u64(&node_status[node].clock_ahead_us, (uint64) (time_ms * 1000 - here_us));
 }
 
 static bool

@@ -14,6 +14,7 @@
 #include "driver/driver.h"
 #include "protocol/permits.h"
 #include "shared/guc.h"
+#include "shared/node_status.h"
 
 static Driver *driver;
 
@@ -186,6 +187,9 @@ subscription_on_change(RedisNode *node, int64 now_us)
 {
 	core_mask bit = CORE_BIT(node->index - NODE_SUBSCRIBER);
 
+	if (node->state == NODE_REFUSED || node->state == NODE_READY)
+		pg_atomic_write_u32(&node_status[node->index - NODE_SUBSCRIBER].deaf,
+							node->state == NODE_REFUSED);
 	if (node->state == NODE_REFUSED && !(deaf_to_us & bit))
 	{
 		deaf_to_us |= bit;

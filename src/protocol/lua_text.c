@@ -760,7 +760,7 @@ const char lua_hosts_script[] =
 	"if not seen_before or now - seen_before > " TEXT(LUA_HOST_SILENT_MS) " then\n"
 	"more = 'new'\n"
 	"end\n"
-	"return {more, table.concat(records), mark, namesake}\n";
+	"return {more, table.concat(records), mark, namesake, now}\n";
 
 const char lua_readers_script[] =
 	"local found = redis.call('HGETALL', ARGV[1] .. '\\0readers')\n"
@@ -931,6 +931,13 @@ const char lua_run_note_script[] =
 	"return noted\n"
 	"end\n"
 	"end\n"
+	"local function keep(key)\n"
+	"if call('PTTL', key) < tonumber(ARGV[4]) then\n"
+	"call('PEXPIRE', key, ARGV[4])\n"
+	"end\n"
+	"end\n"
+	"call('SETRANGE', " TEXT(LUA_MARKER) ", 0, '')\n"
+	"keep(runs)\n"
 	"local surplus = until_ms == 0 and -" TEXT(LUA_NOTES_MAX) " or -1 - " TEXT(LUA_NOTES_MAX) "\n"
 	"for _ = 1, " TEXT(LUA_NOTES_PRUNED) " do\n"
 	"local first = call('ZRANGE', ends, 0, 0, 'WITHSCORES')\n"
@@ -941,12 +948,9 @@ const char lua_run_note_script[] =
 	"call('ZREM', ends, first[1])\n"
 	"end\n"
 	"call('ZADD', ends, string.format('%.0f', now + ARGV[4]), job)\n"
+	"keep(ends)\n"
 	"call('HSET', runs, job, note)\n"
-	"for _, key in ipairs({runs, ends}) do\n"
-	"if call('PTTL', key) < tonumber(ARGV[4]) then\n"
-	"call('PEXPIRE', key, ARGV[4])\n"
-	"end\n"
-	"end\n"
+	"keep(runs)\n"
 	"return note\n";
 
 /* clang-format on */

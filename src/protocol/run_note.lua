@@ -46,7 +46,19 @@ if token and tonumber(token) <= now * 1000 + LUA_CLOCK_BOUND_US then
 	end
 end
 
--- Room comes before the note: a user that may not remove notes must not fill the node.
+local function keep(key)
+	if call('PTTL', key) < tonumber(ARGV[4]) then
+		call('PEXPIRE', key, ARGV[4])
+	end
+end
+
+-- A full node refuses this command, which changes nothing.  After the first write of a script, a
+-- node no longer looks at its memory.
+call('SETRANGE', LUA_MARKER, 0, '')
+
+-- The order is for users that lack a right: no key stays for ever, and without the right to remove
+-- notes, none is added to a full set.
+keep(runs)
 local surplus = until_ms == 0 and -LUA_NOTES_MAX or -1 - LUA_NOTES_MAX
 for _ = 1, LUA_NOTES_PRUNED do
 	local first = call('ZRANGE', ends, 0, 0, 'WITHSCORES')
@@ -57,10 +69,7 @@ for _ = 1, LUA_NOTES_PRUNED do
 	call('ZREM', ends, first[1])
 end
 call('ZADD', ends, string.format('%.0f', now + ARGV[4]), job)
+keep(ends)
 call('HSET', runs, job, note)
-for _, key in ipairs({runs, ends}) do
-	if call('PTTL', key) < tonumber(ARGV[4]) then
-		call('PEXPIRE', key, ARGV[4])
-	end
-end
+keep(runs)
 return note

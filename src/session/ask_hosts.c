@@ -16,24 +16,14 @@
 /* How often a session looks whether there is a broker, and whether the broker makes progress. */
 #define LOOK_MS 1000
 
-/* How long the broker may be missing, busy, or connecting to the nodes. */
-#define PATIENCE_US (INT64CONST(3000000) + 2 * redlock_node_timeout_ms * INT64CONST(1000))
-
 /*
  * The broker keeps an answer for some seconds: a session that comes too late this often was
  * stopped.
  */
 #define TRIES 5
 
-typedef enum Wait
-{
-	ANSWERED,
-	NO_BROKER,
-	SILENT
-} Wait;
-
 static HostList *ask(void);
-static Wait wait_for(uint64 number, HostListAnswer *answer);
+static AskHostsEnd wait_for(uint64 number, int64 patience_us, HostListAnswer *answer);
 static void fail_silent(void);
 static void fail(const HostListAnswer *answer);
 
@@ -50,11 +40,12 @@ ask_hosts(void)
 }
 
 HostList *
-ask_hosts_if_possible(void)
+ask_hosts_if_possible(int64 patience_us, AskHostsEnd *end)
 {
 	HostListAnswer answer;
 
-	if (wait_for(host_list_ask(), &answer) != ANSWERED || answer.state != HOST_LIST_MADE)
+	*end = wait_for(host_list_ask(), patience_us, &answer);
+	if (*end != ASK_HOSTS_ANSWERED || answer.state != HOST_LIST_MADE)
 		return NULL;
 	return host_list_copy(&answer);
 }
@@ -65,14 +56,14 @@ ask(void)
 {
 	HostListAnswer answer;
 
-	switch (wait_for(host_list_ask(), &answer))
+	switch (wait_for(host_list_ask(), ASK_HOSTS_PATIENCE_US, &answer))
 	{
-		case ANSWERED:
+		case ASK_HOSTS_ANSWERED:
 			break;
-		case NO_BROKER:
+		case ASK_HOSTS_NO_BROKER:
 			request_fail_no_broker();
 			break;
-		case SILENT:
+		case ASK_HOSTS_SILENT:
 			fail_silent();
 			break;
 	}
@@ -82,34 +73,34 @@ ask(void)
 }
 
 /* Waits while the broker makes progress. */
-static Wait
-wait_for(uint64 number, HostListAnswer *answer)
+static AskHostsEnd
+wait_for(uint64 number, int64 patience_us, HostListAnswer *answer)
 {
-	Wait end = ANSWERED;
+	AskHostsEnd end = ASK_HOSTS_ANSWERED;
 	int64 since_us = redlock_clock_us();
 	int64 broker_seen_us = since_us;
 	uint64 steps = host_list_steps();
 
 	if (!IsPostmasterEnvironment)
-		return NO_BROKER; /* single-user mode has no broker */
+		return ASK_HOSTS_NO_BROKER; /* single-user mode has no broker */
 	while (!host_list_answered(number, answer))
 	{
 		int64 now_us = redlock_clock_us();
 
 		if (lease_broker_pid() != 0)
 			broker_seen_us = now_us;
-		if (now_us - broker_seen_us > PATIENCE_US)
-			end = NO_BROKER;
+		if (now_us - broker_seen_us > patience_us)
+			end = ASK_HOSTS_NO_BROKER;
 		if (host_list_steps() != steps)
 		{
 			steps = host_list_steps();
 			since_us = now_us;
 		}
-		if (now_us - since_us > PATIENCE_US)
-			end = SILENT;
-		if (end != ANSWERED)
+		if (now_us - since_us > patience_us)
+			end = ASK_HOSTS_SILENT;
+		if (end != ASK_HOSTS_ANSWERED)
 			break;
-		host_list_wait(LOOK_MS);
+		host_list_wait(Min(LOOK_MS, patience_us / 1000 + 1));
 	}
 	host_list_end_wait();
 	return end;
@@ -120,10 +111,8 @@ fail_silent(void)
 {
 	ereport(ERROR, (errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 					errmsg("the redlock broker has not listed the hosts in time"),
-					errdetail("The broker is stopped or overloaded, or has just started and is "
-							  "still connecting to the nodes."),
-					errhint("Try again. If the error stays, see the server log and process %d.",
-							lease_broker_pid())));
+					errdetail(REQUEST_BROKER_SILENT),
+					errhint(REQUEST_BROKER_SILENT_STEP, lease_broker_pid())));
 }
 
 static void
@@ -141,8 +130,7 @@ fail(const HostListAnswer *answer)
 					(errcode(ERRCODE_CONNECTION_FAILURE),
 					 errmsg("no quorum of redlock nodes could be reached for the list of hosts"),
 					 nodes[0] != '\0' ? errdetail("No usable answer from: %s.", nodes) : 0,
-					 errhint("See the view redlock_nodes, and the server log for nodes that do "
-							 "not keep the list.")));
+					 errhint(ASK_HOSTS_NO_QUORUM_STEP)));
 			break;
 		case HOST_LIST_TOO_LONG:
 			ereport(

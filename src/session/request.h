@@ -10,6 +10,13 @@
 #include "protocol/several.h"
 #include "shared/lease.h"
 
+/* Why the broker may be silent, and what to do. */
+#define REQUEST_BROKER_SILENT                                                                      \
+	"The broker is stopped or overloaded, or has just started and is still connecting to the "     \
+	"nodes."
+#define REQUEST_BROKER_SILENT_STEP                                                                 \
+	"Try again. If the error stays, see the server log and process %d."
+
 typedef struct LockName
 {
 	const char *name; /* in the server encoding, for messages */
@@ -86,6 +93,10 @@ extern void request_time_out(const LockRequest *request);
 extern void request_give_up(void);
 
 extern void request_fail_no_broker(void);
+
+/* Advise a person, in sentences, palloc'd: no broker runs; the lease table is full. */
+extern char *request_advise_no_broker(void);
+extern char *request_advise_table_full(void);
 
 /*
  * Counts a call that ended without its locks, by an error with this SQLSTATE or with

@@ -382,10 +382,8 @@ request_fail_silent_broker(const LockRequest *request, int index)
 	ereport(ERROR, (errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 					errmsg("the redlock broker has not asked for \"%s\" in time",
 						   request->names[index].name),
-					errdetail("The broker is stopped or overloaded, or has just started and is "
-							  "still connecting to the nodes."),
-					errhint("Try again. If the error stays, see the server log and process %d.",
-							lease_broker_pid())));
+					errdetail(REQUEST_BROKER_SILENT),
+					errhint(REQUEST_BROKER_SILENT_STEP, lease_broker_pid())));
 }
 
 void
@@ -399,10 +397,16 @@ request_fail_no_broker(void)
 						errhint("Start the server as usual, and try again.")));
 	ereport(ERROR, (errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 					errmsg("the redlock broker is not running"),
-					errhint("Try again after a second: the server restarts the broker. If the "
-							"broker does not start, see the server log, and check whether "
-							"max_worker_processes, now %d, is enough.",
-							max_worker_processes)));
+					errhint("%s", request_advise_no_broker())));
+}
+
+char *
+request_advise_no_broker(void)
+{
+	return psprintf("Try again after a second: the server restarts the broker. If the broker does "
+					"not start, see the server log, and check whether max_worker_processes, now "
+					"%d, is enough.",
+					max_worker_processes);
 }
 
 void
@@ -417,11 +421,16 @@ request_fail_table_full(void)
 						 "which is %d.",
 						 lease_table->max_locks, redlock_max_locks)
 			 : 0,
-		 lease_table->max_locks < redlock_max_locks
-			 ? errhint("Raise max_locks_per_transaction, now %d, and restart the server.",
-					   max_locks_per_xact)
-			 : errhint("Raise redlock.max_locks, now %d, and restart the server.",
-					   redlock_max_locks)));
+		 errhint("%s", request_advise_table_full())));
+}
+
+char *
+request_advise_table_full(void)
+{
+	if (lease_table->max_locks < redlock_max_locks)
+		return psprintf("Raise max_locks_per_transaction, now %d, and restart the server.",
+						max_locks_per_xact);
+	return psprintf("Raise redlock.max_locks, now %d, and restart the server.", redlock_max_locks);
 }
 
 void

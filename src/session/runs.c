@@ -227,6 +227,7 @@ end_left_runs(Oid schema)
 	Oid types[] = {INT8OID};
 	Datum values[] = {Int64GetDatum((int64) GetSystemIdentifier())};
 	HostList *hosts = NULL;
+	AskHostsEnd end;
 	bool asked = false;
 	Datum *without_session;
 	Datum *without_server;
@@ -258,7 +259,7 @@ end_left_runs(Oid schema)
 			continue;
 		}
 		if (!asked)
-			hosts = ask_hosts_if_possible();
+			hosts = ask_hosts_if_possible(ASK_HOSTS_PATIENCE_US, &end);
 		asked = true;
 		if (hosts != NULL && !is_listed(hosts, id))
 			without_server[servers++] = session;

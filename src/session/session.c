@@ -180,10 +180,7 @@ session_check_ready(void)
 						errmsg("redlocks can't be used in a replication connection")));
 	if (redlock_nodes()->count == 0)
 		ereport(ERROR, (errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-						errmsg("redlock.nodes is not set"),
-						errhint("Add a line to postgresql.conf and reload: redlock.nodes = "
-								"'redis://host1, redis://host2, redis://host3'. If the line is "
-								"there, see the server log for the reason.")));
+						errmsg("redlock.nodes is not set"), errhint(SESSION_NODES_STEP)));
 }
 
 /* A lock belongs to a session or is detached, never both. */

@@ -8,6 +8,11 @@
 
 #include "session/request.h"
 
+/* The hint if redlock.nodes is empty. */
+#define SESSION_NODES_STEP                                                                         \
+	"Add a line to postgresql.conf and reload: redlock.nodes = 'redis://host1, redis://host2, "    \
+	"redis://host3'. If the line is there, see the server log for the reason."
+
 /* called by _PG_init, in each backend */
 extern void session_install_hooks(void);
 

@@ -327,6 +327,11 @@ typedef struct LeaseTable
 /* NULL unless preloaded */
 extern LeaseTable *lease_table;
 
+/* The hint if redlock_pg is not preloaded. */
+#define LEASE_PRELOAD_STEP                                                                         \
+	"Add redlock_pg to shared_preload_libraries in postgresql.conf, beside the libraries there, "  \
+	"and restart the server."
+
 /* Raises an error (55000) unless preloaded. */
 extern void lease_require_preload(void);
 

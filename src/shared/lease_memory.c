@@ -36,8 +36,7 @@ lease_require_preload(void)
 	if (lease_table == NULL)
 		ereport(ERROR, (errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 						errmsg("redlock_pg must be loaded via shared_preload_libraries"),
-						errhint("Add redlock_pg to shared_preload_libraries in postgresql.conf, "
-								"beside the libraries there, and restart the server.")));
+						errhint(LEASE_PRELOAD_STEP)));
 }
 
 void

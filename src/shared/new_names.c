@@ -39,7 +39,8 @@ typedef struct Role
 	int64 names;  /* in this hour */
 	int64 before; /* in the hour before */
 	int64 refused;
-	int64 told_us; /* time of the log message about a lack of room; 0: none */
+	int64 refused_us; /* time of the last refusal; 0: none */
+	int64 told_us;    /* time of the log message about a lack of room; 0: none */
 } Role;
 
 typedef struct Names
@@ -167,6 +168,7 @@ bring_in(int count)
 	else
 	{
 		role->refused++;
+		role->refused_us = now_us;
 		tell = role->told_us == 0 || now_us - role->told_us > HOUR_US;
 		if (tell)
 			role->told_us = now_us;
@@ -246,8 +248,7 @@ fail(Oid role, int64 used, bool tell)
 					   " names or rows of redlock_fences within an hour that were new to this "
 					   "server, and redlock.max_new_names_per_hour is %d.",
 					   used, redlock_max_new_names_per_hour),
-			 errhint("Use fewer different names, or try again later. Or let a superuser raise "
-					 "redlock.max_new_names_per_hour, for this role alone by ALTER ROLE.")));
+			 errhint(NEW_NAMES_STEP)));
 }
 
 int
@@ -258,9 +259,14 @@ new_names_list(NewNames list[NEW_NAMES_ROLES])
 
 	LWLockAcquire(names->lock, LW_SHARED);
 	for (int i = 0; i < NEW_NAMES_ROLES; i++)
-		if (names->role[i].role != InvalidOid)
-			list[count++] = (NewNames){names->role[i].role, in_last_hour(&names->role[i], now_us),
-									   names->role[i].refused};
+	{
+		const Role *role = &names->role[i];
+
+		if (role->role != InvalidOid)
+			list[count++] =
+				(NewNames){role->role, in_last_hour(role, now_us), role->refused,
+						   role->refused_us != 0 && now_us - role->refused_us < HOUR_US};
+	}
 	LWLockRelease(names->lock);
 	return count;
 }

@@ -18,9 +18,15 @@
 typedef struct NewNames
 {
 	Oid role;
-	int64 names;   /* in the last hour */
-	int64 refused; /* since the role's entry was made */
+	int64 names;         /* in the last hour */
+	int64 refused;       /* since the role's entry was made */
+	bool refused_lately; /* within the last hour */
 } NewNames;
+
+/* The hint if a role gets no more new names. */
+#define NEW_NAMES_STEP                                                                             \
+	"Use fewer different names, or try again later. Or let a superuser raise "                     \
+	"redlock.max_new_names_per_hour, for this role alone by ALTER ROLE."
 
 /* Roles whose new names are counted.  The role with the fewest gives way to another role. */
 #define NEW_NAMES_ROLES 128

@@ -53,9 +53,9 @@ static const struct
 	 "Set maxmemory-policy to noeviction on the node; the node votes again after redlock.max_ttl."},
 };
 
-static const char *find_step(const NodeStatus *status);
 static bool explains_silence(const NodeStatus *status);
 static const char *silence(const NodeStatus *status);
+static void append_silence(StringInfo text, const NodeStatus *status);
 
 Size
 node_status_size(void)
@@ -76,6 +76,8 @@ node_status_set_up(void)
 	{
 		pg_atomic_init_u32(&node_status[i].version.number, 0);
 		pg_atomic_init_u32(&node_status[i].told_of_hosts, 0);
+		pg_atomic_init_u32(&node_status[i].deaf, 0);
+		pg_atomic_init_u64(&node_status[i].clock_ahead_us, (uint64) NODE_CLOCK_UNKNOWN);
 		pg_atomic_init_u64(&node_status[i].rtt_us, 0);
 		pg_atomic_init_u64(&node_status[i].memory_used, 0);
 		pg_atomic_init_u64(&node_status[i].memory_limit, 0);
@@ -142,7 +144,6 @@ node_status_explain(core_mask yes, core_mask denying, core_mask silent)
 	for (int i = 0; i < CORE_NODES_MAX; i++)
 	{
 		NodeStatus status;
-		int64 quarantine_us;
 
 		if (!((yes | denying | silent) & CORE_BIT(i)) || !node_status_copy(i, &status))
 			continue;
@@ -153,16 +154,31 @@ node_status_explain(core_mask yes, core_mask denying, core_mask silent)
 			appendStringInfoString(
 				&text, "another session holds the lock there, or has held the lock since");
 		else
-		{
-			appendStringInfoString(&text, silence(&status));
-			quarantine_us = status.guard.until_us - redlock_clock_us();
-			if (quarantine_us > 0 && status.evicts)
-				appendStringInfoString(&text, " (in quarantine until that is changed)");
-			else if (quarantine_us > 0)
-				appendStringInfo(&text, " (in quarantine for another %d s)",
-								 (int) (quarantine_us / 1000000) + 1);
-		}
+			append_silence(&text, &status);
 	}
+	return text.data;
+}
+
+static void
+append_silence(StringInfo text, const NodeStatus *status)
+{
+	int64 quarantine_us = status->guard.until_us - redlock_clock_us();
+
+	appendStringInfoString(text, silence(status));
+	if (quarantine_us > 0 && status->evicts)
+		appendStringInfoString(text, " (in quarantine until that is changed)");
+	else if (quarantine_us > 0)
+		appendStringInfo(text, " (in quarantine for another %d s)",
+						 (int) (quarantine_us / 1000000) + 1);
+}
+
+char *
+node_status_silence(const NodeStatus *status)
+{
+	StringInfoData text;
+
+	initStringInfo(&text);
+	append_silence(&text, status);
 	return text.data;
 }
 
@@ -180,7 +196,7 @@ node_status_advise(core_mask silent)
 
 		if (!(silent & CORE_BIT(i)) || !node_status_copy(i, &status))
 			continue;
-		step = find_step(&status);
+		step = node_status_step(&status);
 		if (step != NULL && strstr(text.data, step) == NULL)
 			appendStringInfo(&text, "%s%s", text.len > 0 ? " " : "", step);
 		is_quarantined =
@@ -192,9 +208,8 @@ node_status_advise(core_mask silent)
 	return text.data;
 }
 
-/* Returns NULL if no step is known. */
-static const char *
-find_step(const NodeStatus *status)
+const char *
+node_status_step(const NodeStatus *status)
 {
 	if (explains_silence(status))
 		for (int i = 0; i < lengthof(steps); i++)

@@ -16,6 +16,25 @@
 #include "shared/seqlock.h"
 #include "shared/url.h"
 
+/* The log and redlock_diagnose warn of a node this full. */
+#define NODE_MEMORY_WARN_PERCENT 80
+#define NODE_MEMORY_STEP                                                                           \
+	"Raise maxmemory of the node, or find out what fills the node. A full node grants no lock "    \
+	"with a new name."
+
+/* clock_ahead_us while no answer has told the node's time */
+#define NODE_CLOCK_UNKNOWN PG_INT64_MIN
+
+/* Facts of the last handshake. */
+typedef struct NodeFacts
+{
+	char version[32]; /* as "Redis 7.0.15"; empty: not told yet */
+	char forgets[48]; /* why a restart of the node may lose grants; empty: it does not */
+	char
+		lacks_for_locks[48]; /* rights that the user lacks for shared locks and permits; or empty */
+	char lacks_for_hosts[96]; /* ... for the list of hosts */
+} NodeFacts;
+
 /* The node index is the place in the array, and the bit in a core_mask. */
 typedef struct NodeStatus
 {
@@ -31,8 +50,11 @@ typedef struct NodeStatus
 	char last_error[160];
 	TimestampTz last_error_at;
 	TimestampTz since; /* of the state */
+	NodeFacts facts;
 	GuardMemory guard;
-	pg_atomic_uint32 told_of_hosts; /* 0: not told since the connect, so the node has no vote */
+	pg_atomic_uint32 told_of_hosts;  /* 0: not told since the connect, so the node has no vote */
+	pg_atomic_uint32 deaf;           /* 1: the node refuses subscriptions */
+	pg_atomic_uint64 clock_ahead_us; /* node's wall clock less this host's; or NODE_CLOCK_UNKNOWN */
 	pg_atomic_uint64 rtt_us;
 	pg_atomic_uint64 memory_used;  /* bytes; 0: not told */
 	pg_atomic_uint64 memory_limit; /* maxmemory; 0: none, or not told */
@@ -56,6 +78,12 @@ extern bool node_status_copy(int node, NodeStatus *copy);
 
 /* Is a list of nodes in force? */
 extern bool node_status_listed(void);
+
+/* Why the node gives no vote, as a part of a sentence; palloc'd. */
+extern char *node_status_silence(const NodeStatus *status);
+
+/* Returns sentences that advise a person how to get votes from the node; NULL: none is known. */
+extern const char *node_status_step(const NodeStatus *status);
 
 /*
  * Describes the answers of these nodes for a lease, and the reasons of the silent nodes, as a part

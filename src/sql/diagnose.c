@@ -1,0 +1,298 @@
+/*
+ * diagnose.c
+ *		redlock_diagnose: faults of this installation in words, and what to do.
+ *
+ * Each check has one subject.  A check reads shared memory, settings and the catalog, and never
+ * fails: the function is called when things are broken.  The list of hosts alone needs the broker,
+ * and is asked for once, with little patience.
+ */
+#include "postgres.h"
+
+#include "access/genam.h"
+#include "access/htup_details.h"
+#include "access/table.h"
+#include "catalog/pg_extension.h"
+#include "fmgr.h"
+#include "funcapi.h"
+#include "miscadmin.h"
+#include "utils/builtins.h"
+#include "utils/fmgroids.h"
+#include "utils/rel.h"
+#include "utils/tuplestore.h"
+
+#include "session/request.h"
+#include "session/session.h"
+#include "shared/compat.h"
+#include "shared/guc.h"
+#include "shared/lease.h"
+#include "shared/new_names.h"
+#include "sql/diagnose_internal.h"
+
+/* How long the broker may take for the list of hosts. */
+#define PATIENCE_US (4 * redlock_node_timeout_ms * INT64CONST(1000))
+
+/* A warning when the lease table is this full. */
+#define ROOM_WARN_PERCENT 80
+
+typedef struct Finding
+{
+	const char *subject;
+	const char *finding;
+	const char *remedy; /* NULL: none is needed */
+} Finding;
+
+/* The needs of a check. */
+typedef enum Needs
+{
+	NOTHING,
+	PRELOAD, /* shared memory */
+	BROKER   /* a running broker: without a broker, the state of the nodes is stale */
+} Needs;
+
+/* 15 declares functions that SQL calls without PGDLLEXPORT */
+#pragma GCC visibility push(default)
+PG_FUNCTION_INFO_V1(redlock_diagnose);
+#pragma GCC visibility pop
+
+static void look(Diagnosis *diagnosis);
+static bool is_there(const Diagnosis *diagnosis, Needs needs);
+static void put_row(ReturnSetInfo *rsinfo, Severity severity, const Finding *finding);
+static const char *check_preload(Diagnosis *diagnosis);
+static const char *check_extension(Diagnosis *diagnosis);
+static char *extension_version(void);
+static bool is_older(const char *version, const char *than);
+static const char *check_broker(Diagnosis *diagnosis);
+static const char *check_room(Diagnosis *diagnosis);
+static const char *check_new_names(Diagnosis *diagnosis);
+
+static const struct
+{
+	const char *subject;
+	Needs needs;
+	DiagnoseCheck check;
+} checks[] = {
+	{"preload", NOTHING, check_preload},
+	{"extension", NOTHING, check_extension},
+	{"broker", PRELOAD, check_broker},
+	{"lists of nodes", PRELOAD, diagnose_lists},
+	{"quorum", BROKER, diagnose_quorum},
+	{"nodes", BROKER, diagnose_states},
+	{"eviction", BROKER, diagnose_eviction},
+	{"memory", BROKER, diagnose_memory},
+	{"persistence", BROKER, diagnose_persistence},
+	{"clocks", BROKER, diagnose_clocks},
+	{"rights", BROKER, diagnose_rights},
+	{"versions", BROKER, diagnose_versions},
+	{"hosts", BROKER, diagnose_hosts},
+	{"names of hosts", BROKER, diagnose_names},
+	{"change of nodes", BROKER, diagnose_change},
+	{"room", PRELOAD, check_room},
+	{"new names", PRELOAD, check_new_names},
+};
+
+/* The worst findings come first. */
+Datum
+redlock_diagnose(PG_FUNCTION_ARGS)
+{
+	Diagnosis *diagnosis = palloc0(sizeof(Diagnosis));
+	ListCell *cell;
+
+	REDLOCK_BEGIN_ROWS(fcinfo);
+	look(diagnosis);
+	for (int i = 0; i < lengthof(checks); i++)
+	{
+		const char *checked;
+
+		if (!is_there(diagnosis, checks[i].needs))
+			continue;
+		diagnosis->subject = checks[i].subject;
+		diagnosis->found = false;
+		checked = checks[i].check(diagnosis);
+		if (!diagnosis->found && checked != NULL)
+			diagnose_add(diagnosis, DIAGNOSE_OK, checked, NULL);
+	}
+	for (int severity = 0; severity < DIAGNOSE_SEVERITIES; severity++)
+		foreach (cell, diagnosis->findings[severity])
+			put_row((ReturnSetInfo *) fcinfo->resultinfo, severity, lfirst(cell));
+	return (Datum) 0;
+}
+
+/* Reads the facts that several checks need. */
+static void
+look(Diagnosis *diagnosis)
+{
+	if (lease_table == NULL)
+		return;
+	diagnosis->broker_pid = lease_broker_pid();
+	diagnosis->asked = ASK_HOSTS_NO_BROKER;
+	if (diagnosis->broker_pid != 0 && redlock_nodes()->count > 0)
+		diagnosis->hosts = ask_hosts_if_possible(PATIENCE_US, &diagnosis->asked);
+	for (int i = 0; i < CORE_NODES_MAX; i++)
+		if (node_status_copy(i, &diagnosis->status[i]) &&
+			(diagnosis->status[i].now || diagnosis->status[i].next))
+			diagnosis->listed |= CORE_BIT(i);
+}
+
+static bool
+is_there(const Diagnosis *diagnosis, Needs needs)
+{
+	switch (needs)
+	{
+		case NOTHING:
+			return true;
+		case PRELOAD:
+			return lease_table != NULL;
+		case BROKER:
+			return diagnosis->broker_pid != 0;
+	}
+	return false;
+}
+
+void
+diagnose_add(Diagnosis *diagnosis, Severity severity, const char *finding, const char *remedy)
+{
+	Finding *entry = palloc(sizeof(Finding));
+
+	*entry = (Finding){diagnosis->subject, finding, remedy};
+	diagnosis->findings[severity] = lappend(diagnosis->findings[severity], entry);
+	diagnosis->found = true;
+}
+
+static void
+put_row(ReturnSetInfo *rsinfo, Severity severity, const Finding *finding)
+{
+	static const char *const words[] = {
+		[DIAGNOSE_ERROR] = "error", [DIAGNOSE_WARNING] = "warning", [DIAGNOSE_OK] = "ok"};
+	Datum values[4] = {CStringGetTextDatum(words[severity]), CStringGetTextDatum(finding->subject),
+					   CStringGetTextDatum(finding->finding)};
+	bool nulls[4] = {false, false, false, finding->remedy == NULL};
+
+	if (finding->remedy != NULL)
+		values[3] = CStringGetTextDatum(finding->remedy);
+	tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
+}
+
+static const char *
+check_preload(Diagnosis *diagnosis)
+{
+	if (lease_table != NULL)
+		return "The library " REDLOCK_VERSION " is preloaded.";
+	diagnose_add(diagnosis, DIAGNOSE_ERROR,
+				 "The library is not preloaded, so no lock can be acquired.", LEASE_PRELOAD_STEP);
+	return NULL;
+}
+
+static const char *
+check_extension(Diagnosis *diagnosis)
+{
+	char *version = extension_version();
+
+	if (version == NULL)
+		return NULL;
+	if (strcmp(version, REDLOCK_VERSION) == 0)
+		return "The SQL objects of this database have the version of the library.";
+	diagnose_add(diagnosis, DIAGNOSE_WARNING,
+				 psprintf("The SQL objects of this database have the version %s, and the library "
+						  "has the version " REDLOCK_VERSION ".",
+						  version),
+				 is_older(version, REDLOCK_VERSION)
+					 ? "Run ALTER EXTENSION redlock_pg UPDATE in this database."
+					 : "Restart the server, which then loads the new library.");
+	return NULL;
+}
+
+/* Returns the version of the SQL objects in this database; NULL: no extension. */
+static char *
+extension_version(void)
+{
+	Relation relation = table_open(ExtensionRelationId, AccessShareLock);
+	char *version = NULL;
+	ScanKeyData key;
+	SysScanDesc scan;
+	HeapTuple tuple;
+
+	ScanKeyInit(&key, Anum_pg_extension_extname, BTEqualStrategyNumber, F_NAMEEQ,
+				CStringGetDatum("redlock_pg"));
+	scan = systable_beginscan(relation, ExtensionNameIndexId, true, NULL, 1, &key);
+	tuple = systable_getnext(scan);
+	if (HeapTupleIsValid(tuple))
+	{
+		bool null;
+		Datum value =
+			heap_getattr(tuple, Anum_pg_extension_extversion, RelationGetDescr(relation), &null);
+
+		version = null ? NULL : TextDatumGetCString(value);
+	}
+	systable_endscan(scan);
+	table_close(relation, AccessShareLock);
+	return version;
+}
+
+/* Compares versions of the form 1.2.3. */
+static bool
+is_older(const char *version, const char *than)
+{
+	int one[3] = {0};
+	int other[3] = {0};
+
+	(void) sscanf(version, "%d.%d.%d", &one[0], &one[1], &one[2]);
+	(void) sscanf(than, "%d.%d.%d", &other[0], &other[1], &other[2]);
+	for (int i = 0; i < 3; i++)
+		if (one[i] != other[i])
+			return one[i] < other[i];
+	return false;
+}
+
+static const char *
+check_broker(Diagnosis *diagnosis)
+{
+	if (diagnosis->broker_pid == 0)
+		diagnose_add(
+			diagnosis, DIAGNOSE_ERROR, "No broker runs, so no lock can be acquired or renewed.",
+			IsPostmasterEnvironment ? request_advise_no_broker() : "Start the server as usual.");
+	else if (diagnosis->asked == ASK_HOSTS_SILENT)
+		diagnose_add(diagnosis, DIAGNOSE_ERROR,
+					 psprintf("The broker has not answered within %d ms. " REQUEST_BROKER_SILENT,
+							  (int) (PATIENCE_US / 1000)),
+					 psprintf(REQUEST_BROKER_SILENT_STEP, diagnosis->broker_pid));
+	return psprintf("The broker runs, as process %d.", diagnosis->broker_pid);
+}
+
+static const char *
+check_room(Diagnosis *diagnosis)
+{
+	int locks;
+	int releasing;
+	int percent;
+
+	lease_usage(&locks, &releasing);
+	percent = (int) (100.0 * locks / lease_table->max_locks);
+	if (percent >= ROOM_WARN_PERCENT)
+		diagnose_add(diagnosis, locks < lease_table->max_locks ? DIAGNOSE_WARNING : DIAGNOSE_ERROR,
+					 psprintf("%d of %d places for locks of this server are taken.", locks,
+							  lease_table->max_locks),
+					 request_advise_table_full());
+	return psprintf("%d of %d places for locks of this server are taken.", locks,
+					lease_table->max_locks);
+}
+
+static const char *
+check_new_names(Diagnosis *diagnosis)
+{
+	NewNames list[NEW_NAMES_ROLES];
+	int count = new_names_list(list);
+
+	for (int i = 0; i < count; i++)
+	{
+		char *name = GetUserNameFromId(list[i].role, true);
+
+		if (list[i].refused_lately)
+			diagnose_add(diagnosis, DIAGNOSE_WARNING,
+						 psprintf("Role \"%s\" was refused new names of locks within the last "
+								  "hour, after " INT64_FORMAT " new names.",
+								  name != NULL ? name : psprintf("%u", list[i].role),
+								  list[i].names),
+						 NEW_NAMES_STEP);
+	}
+	return "No role was refused new names of locks within the last hour.";
+}
