@@ -158,6 +158,14 @@ publish($nodes[0], $own, 1, @$_)
 my $result = $on{a}->result;
 $result->{out} =~ s/\|[\d:.]+$//mg;
 is(join(' ', split /\n/, $result->{out}), 'a|exclusive|1 b|exclusive|1 forged|shared|3', 'a malformed answer is no row, and a forged one is');
+
+$heard->forget;
+$on{a}->send("SELECT count(*), bool_or(cluster_name = 'a') FROM redlock_waiters('job')");
+wait_until(sub { ($number) = $heard->text =~ /^who waits\x00redlock:job\x00$id{a}\x00(\w{16})\x00/m }, 'the number of another question');
+publish($nodes[0], $own, 64, 'waits', $number, 'i', 'many', 'x', 0, 0, 3, 2000000);
+$result = $on{a}->result;
+is($result->{out}, '64|t', 'the rows of 64 hosts, the asked host among them');
+like($result->{err}, qr/WARNING: +\w+: +more hosts wait for redlock "job" than redlock_waiters returns/, 'and a warning that there are more');
 kill 'CONT', $broker;
 waiters_are('job', $rows, 'the host goes on');
 

@@ -1,7 +1,7 @@
 /*
  * loop.h
  *		The broker's wait: its latch, the postmaster's death, and one socket for
- *		each node.  The only room that knows PostgreSQL's wait events.
+ *		each node.  The only file of the broker with a WaitEventSet.
  */
 #ifndef REDLOCK_LOOP_H
 #define REDLOCK_LOOP_H

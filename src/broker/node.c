@@ -563,7 +563,7 @@ node_fail(RedisNode *node, NodeState state, const char *error, int64 now_us)
 		pause_us = Min(BACKOFF_MIN_US << node->failures, BACKOFF_MAX_US);
 	node->failures++;
 	node->retry_at_us = now_us;
-	if (!has_others) /* other addresses are left to try */
+	if (!has_others) /* else the next address is tried at once */
 		node->retry_at_us +=
 			pause_us / 2 + pg_prng_uint32(&pg_global_prng_state) % (uint32) (pause_us / 2);
 	node_set_state(node, state, error);

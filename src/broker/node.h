@@ -10,7 +10,8 @@
  * 	 READY       takes commands
  * 	 QUARANTINED takes all commands but acquires, until guard->until_us: the node may
  * 				 have forgotten leases, or may forget leases (see guard.h)
- * 	 BACKING_OFF failed or did not answer; connects again at retry_at_us
+ * 	 BACKING_OFF failed, did not answer, or answers that the fault will pass (it loads
+ * 				 data, is busy, or has too many clients); connects again at retry_at_us
  * 	 REFUSED     answers but must not vote (wrong password, a replica, ...); tried
  * 				 again at retry_at_us
  *

@@ -25,12 +25,16 @@
 #include "shared/node_stats.h"
 
 /*
- * Mean pause between two rounds for a held lock.  core_acquire.c spreads the pause by chance: half
- * of the mean to one and a half.
+ * Mean pause between two rounds, before the nodes have confirmed the subscription to the lock, or
+ * while no release would be published.  core_acquire.c spreads the pause by chance: half of the
+ * mean to one and a half.
  */
 #define RETRY_US INT64CONST(50000)
 
-/* Mean pause when the nodes publish the release: the cost of a lost message. */
+/*
+ * Mean pause when the nodes publish the release, the usual case.  After a lost message, the waiter
+ * asks this much later.
+ */
 #define RETRY_SUBSCRIBED_US INT64CONST(500000)
 
 /*

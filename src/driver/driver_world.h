@@ -179,7 +179,7 @@ struct Driver
 	bool serves;           /* requests may ask the nodes: each node was probed once, and
 							* the nodes were asked about other hosts */
 	int64_t answer_us;     /* time limit for a node's answer */
-	int64_t retry_us;      /* mean pause between two rounds, while another host holds the lock */
+	int64_t retry_us;      /* mean pause between two rounds, without a subscription */
 	int64_t retry_told_us; /* the same, when nodes publish its release */
 	DriverPause pause[DRIVER_PAUSES];
 };

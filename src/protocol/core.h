@@ -140,7 +140,7 @@ typedef struct core_lease
 	int64_t answer_us;   /* time limit of a round */
 	int64_t patience_us; /* for how long the request is retried without a quorum.  A try: for how
 						  * long it waits for a rival with an idle lease */
-	int64_t retry_us;    /* mean pause between two rounds of acquires */
+	int64_t retry_us;    /* mean pause between two rounds of acquires, or of releases */
 	int64_t unheard_us;  /* mean pause while no release may be published: a silent rival holds
 						  * the lock, or no rival holds a majority */
 	int64_t round_began_us;

@@ -1,8 +1,7 @@
 /*
  * lua.h
  *		The scripts that the nodes execute, for C; and the constants that scripts and C share.
- *		redlock.lua has the commands on locks, marker.lua the marker, hosts.lua the list of
- *		hosts, readers.lua the messages to readers.
+ *		src/README.md says at lua_text which script has which commands.
  *
  * redlock.lua documents what the nodes keep and what each command does. scripts/lua_text.pl
  * makes lua_text.c of the scripts.  No PostgreSQL header, so that tests can run the scripts

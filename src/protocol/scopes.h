@@ -10,6 +10,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
+/* From the narrowest scope to the widest; SCOPE_DETACHED is the last. */
 typedef enum LockScope
 {
 	SCOPE_TRANSACTION, /* released after commit or abort, or after

@@ -27,7 +27,7 @@
 #include "protocol/lua.h"
 #include "protocol/words.h"
 
-#define WAITING_HOSTS_MAX 64 /* hosts of one list */
+#define WAITING_HOSTS_MAX 64 /* rows of redlock_waiters, and hosts that hold the lock */
 #define WAITING_NAME_MAX 63  /* bytes of a host's name */
 
 /* first words of the messages */

@@ -76,8 +76,6 @@ extern bool wish_hold_is_over(WishOwner owner, int64_t hold_until_us, int64_t no
 /* Returns true if a lease has no holder when a renewal is due. */
 extern bool wish_is_orphaned(Wish wish, WishOwner owner);
 
-/* In these three cases the wish becomes WISH_NOTHING. */
-
 /* Returns true if the lease may be renewed: it has a holder, or may still get a holder. */
 extern bool wish_may_renew(Wish wish, WishOwner owner, int64_t idle_until_us, int64_t now_us);
 

@@ -19,7 +19,7 @@ static bool has_local_node(void);
 static void note_holders(InspectQuestion *question, const InspectAnswer *answer);
 static void note_holder(InspectQuestion *question, uint64 host);
 static void refuse_unasked(const LockName *name, const InspectAnswer *answer);
-static void warn_if_incomplete(const LockName *name, const InspectAnswer *answer);
+static void warn_if_incomplete(const LockName *name, const InspectAnswer *answer, bool more);
 
 WaitingHosts *
 list_waiting(const LockName *name)
@@ -31,6 +31,8 @@ list_waiting(const LockName *name)
 	WaitingHost here;
 
 	inspect_set_key(&question, name, 0);
+	waiting_here(question.key, question.key_len, &here);
+	waiting_add(hosts, &here);
 	if (!has_local_node())
 	{
 		answer = inspect_lock(name);
@@ -38,11 +40,11 @@ list_waiting(const LockName *name)
 		note_holders(&question, answer);
 		inspect_key(name, &question, answer);
 		refuse_unasked(name, answer);
-		*hosts = answer->waiting;
-		warn_if_incomplete(name, answer);
+		hosts->more = answer->waiting.more;
+		for (int i = 0; i < answer->waiting.count; i++)
+			waiting_add(hosts, &answer->waiting.host[i]);
+		warn_if_incomplete(name, answer, hosts->more);
 	}
-	waiting_here(question.key, question.key_len, &here);
-	waiting_add(hosts, &here);
 	return hosts;
 }
 
@@ -101,15 +103,14 @@ refuse_unasked(const LockName *name, const InspectAnswer *answer)
 }
 
 static void
-warn_if_incomplete(const LockName *name, const InspectAnswer *answer)
+warn_if_incomplete(const LockName *name, const InspectAnswer *answer, bool more)
 {
 	char *text = inspect_faults(answer);
 
-	if (answer->waiting.more)
+	if (more)
 		ereport(WARNING, (errmsg("more hosts wait for redlock \"%s\" than redlock_waiters returns",
 								 name->name),
-						  errdetail("The function returns up to %d hosts besides this host.",
-									WAITING_HOSTS_MAX)));
+						  errdetail("The function returns up to %d hosts.", WAITING_HOSTS_MAX)));
 	if (answer->complete)
 		return;
 	ereport(

@@ -19,8 +19,8 @@ static void warn_of_snapshot(const char *name, const char *hint);
 static bool called_by_client(void);
 
 /*
- * The client gets each warning of a misuse.  The server log gets the first warning of a session: a
- * habit repeats at each call, and logging costs more than the call.
+ * The client gets each warning of a misuse.  The server log gets the first warning of each kind in
+ * a session: a habit repeats at each call, and logging costs more than the call.
  */
 int
 misuse_level(Misuse misuse)

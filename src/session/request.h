@@ -99,8 +99,9 @@ extern char *request_advise_no_broker(void);
 extern char *request_advise_table_full(void);
 
 /*
- * Counts a call that ended without its locks, by an error with this SQLSTATE or with
- * ERRCODE_LOCK_NOT_AVAILABLE; for the statistics.  The caller has not called request_end yet.
+ * Counts a call that ended without its locks, for the statistics: refused and timed out
+ * (ERRCODE_LOCK_NOT_AVAILABLE), or deadlocked.  Other values of sqlstate do not count.  The caller
+ * has not called request_end yet.
  */
 extern void request_count_failure(const LockRequest *request, int sqlstate);
 

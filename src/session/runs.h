@@ -10,8 +10,8 @@
  * rollback loses the row, so a run that fails leaves no row.  Such a run leaves the rows of other
  * runs alone: the transaction may last, and would keep these rows locked.
  *
- * A run that had its row also leaves a note at the nodes, see run_notes.h: by the session after a
- * success, by the writer after a failure.
+ * A run that committed its row also leaves a note at the nodes, see run_notes.h: by the session
+ *after a success, by the writer after a failure.
  */
 #ifndef REDLOCK_RUNS_H
 #define REDLOCK_RUNS_H

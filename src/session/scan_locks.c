@@ -3,7 +3,7 @@
  *		Listing the locks that the nodes keep; see scan_locks.h.
  *
  * The session walks the keys of the nodes in turn, in small steps, and then looks at each found
- *lock. So a long list delays other work of the nodes by one step at a time.
+ * lock.  So a long list delays other work of the nodes by one step at a time.
  */
 #include "postgres.h"
 

@@ -4,7 +4,8 @@
  *		transaction.h.
  *
  *	 PRE_COMMIT			the session enters gates again that pg_advisory_unlock_all took;
- *						then the guard: each lease must still be valid, else 40001.  If the
+ *						then the guard: each lease must still be valid, else 40001; without
+ *						effects, leases at session scope need not be.  If the
  *						transaction has effects, fenced calls then record their tokens, and
  *						the guard runs again
  *	 PRE_PREPARE		an error if the session holds a lock at transaction or call scope, or is

@@ -3,10 +3,10 @@
  *		Shared memory: sessions that ask what the nodes keep of a lock or of a job, and the
  *		answers.
  *
- * A session takes a place, writes its question, and wakes the broker.  The broker sends one
- * command to each node, writes the answers into the place, and wakes the session.  The session
- * copies the answers and leaves the place.  There are few places, so sessions do not fill the
- * nodes' queues: a session that finds no place waits.
+ * A session takes a place, writes its question, and wakes the broker.  The broker asks the nodes
+ * (one command to each, but for INSPECT_WAITING), writes the answers into the place, and wakes the
+ *session.  The session copies the answers and leaves the place.  There are few places, so sessions
+ *do not fill the nodes' queues: a session that finds no place waits.
  *
  * One process writes a place at a time, by the state of the place, an atomic.  So neither side
  * waits for a lock.

@@ -55,9 +55,9 @@ typedef struct NodeStatus
 	pg_atomic_uint32 told_of_hosts;  /* 0: not told since the connect, so the node has no vote */
 	pg_atomic_uint32 deaf;           /* 1: the node refuses subscriptions */
 	pg_atomic_uint64 clock_ahead_us; /* node's wall clock less this host's; or NODE_CLOCK_UNKNOWN */
-	pg_atomic_uint64 rtt_us;
-	pg_atomic_uint64 memory_used;  /* bytes; 0: not told */
-	pg_atomic_uint64 memory_limit; /* maxmemory; 0: none, or not told */
+	pg_atomic_uint64 rtt_us;         /* smoothed; 0: unknown */
+	pg_atomic_uint64 memory_used;    /* bytes; 0: not told */
+	pg_atomic_uint64 memory_limit;   /* maxmemory; 0: none, or not told */
 	pg_atomic_uint64 votes_yes;
 	pg_atomic_uint64 votes_no;
 	pg_atomic_uint64 votes_error;

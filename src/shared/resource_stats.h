@@ -27,6 +27,7 @@
 /* number of no place */
 #define RESOURCE_STATS_NONE (-1)
 
+/* In the order of the columns of redlock_stat_resources. */
 typedef enum ResourceEvent
 {
 	RESOURCE_FROM_NODES, /* granted by the nodes */

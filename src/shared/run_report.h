@@ -26,9 +26,9 @@ typedef struct RunReport
 	Oid schema;   /* of redlock_runs */
 	pg_uuid_t id; /* of the row, if the run had begun */
 	bool begun;
-	bool lost;   /* the lease was lost in this run */
-	int64 token; /* and start of the run, if it had begun */
-	TimestampTz started;
+	bool lost;           /* the lease was lost in this run */
+	int64 token;         /* if the run had begun */
+	TimestampTz started; /* of the run; or of the call, if the run had not begun */
 	TimestampTz ended;
 	char message[RUN_MESSAGE_SIZE]; /* in the encoding of the database */
 
