@@ -2,7 +2,7 @@
 #
 # Protects from: a job whose last run nobody finds, because another host ran it; a lost or failed
 # run shown as no run; an older run, or a host that never had the lock, hiding the last run; a run
-# that fails or waits because the nodes do not take its note; notes filling the nodes' memory; an
+# that fails, waits or keeps its lock because the nodes do not take its note; notes filling the nodes' memory; an
 # answer by a minority; a forged note in place of a run; a role reading the errors of others.
 
 use strict;
@@ -33,10 +33,14 @@ sub becomes
 	return wait_until(sub { last_run($job, $columns) eq $expected }, $what) || diag(last_run($job, '*'));
 }
 
+# Returns when the note is left: the host asks the nodes in the order of the questions.
 sub run_job
 {
 	my ($on, $job, $command, $more) = @_;
-	return $on->run("CALL redlock_run('$job', '$command', record => true" . ($more // '') . ')');
+	my $result = $on->run("CALL redlock_run('$job', '$command', record => true" . ($more // '') . ')');
+
+	$on->run("SELECT redlock_last_run('$job')");
+	return $result;
 }
 
 sub wait_running
@@ -139,7 +143,7 @@ $nodes[$_]->pause foreach 1, 2;
 $gate->query('SELECT pg_advisory_unlock(1)');
 is($on_a->result->{state}, '', 'the run succeeds without a quorum of nodes');
 is($on_a->query("SELECT status FROM redlock_runs WHERE resource = 'no quorum'"), 'succeeded', '... and is recorded');
-is(logged($host_a, qr/LOG:  no quorum of redlock nodes has noted the last run of "no quorum"\n.*DETAIL:  No usable answer from: \S+: .*; \S+: .*\./), 1, '... with a message in the log');
+wait_until(sub { logged($host_a, qr/LOG:  no quorum of redlock nodes has noted the last run of "no quorum"\n.*DETAIL:  No usable answer from: \S+: .*; \S+: .*\./) == 1 }, '... with a message in the log');
 my $result = $on_b->run("SELECT redlock_last_run('no quorum')");
 is($result->{state}, '08006', 'an answer of a minority is an error');
 like($result->{message}, qr/^no quorum of redlock nodes could be reached to look up "no quorum"$/, '... which says so');
@@ -150,13 +154,42 @@ wait_nodes_ready($_, 3) foreach $host_a, $host_b;
 
 my $broker = broker_pid($host_a);
 $gate->query('SELECT pg_advisory_lock(1)');
-$on_a->send("CALL redlock_run('no broker', 'SELECT pg_advisory_xact_lock(1)', record => true)");
+$on_a->query("SELECT redlock_acquire('held', scope => 'session')");
+$on_a->send("CALL redlock_run('no broker', 'SELECT pg_advisory_xact_lock(1)', record => true, hold_at_most => '3 s')");
 wait_running();
 kill 'STOP', $broker;
 $gate->query('SELECT pg_advisory_unlock(1)');
-is($on_a->result->{state}, '', 'a run ends although the broker is stopped');
+is($on_a->result->{state}, '', 'a run does not wait for a stopped broker, and keeps its lock no longer');
+is($on_a->run("CALL redlock_run('held', 'SELECT 1', record => true)")->{state}, '', '... nor do the next runs') foreach 1 .. 8;
+is(logged($host_a, qr/LOG:  no place is free for the note of the last run of "held"\n.*DETAIL:  The redlock broker does not run, or too many sessions ask the nodes\./), 1, '... the last of which finds no place for its note');
 kill 'CONT', $broker;
-is(logged($host_a, qr/has noted the last run of "no broker"\n.*DETAIL:  The redlock broker has not had the answers in time/), 1, '... with a message in the log');
+becomes('no broker', 'status', 'succeeded', '... and the broker leaves the note later');
+$on_a->query("SELECT redlock_release('held')");
+
+# ---- questions of other sessions ----
+
+kill 'STOP', $broker;
+my @asking = map { session($host_a) } 1 .. 10;
+$_->send("SELECT redlock_holder('job')") foreach @asking;
+wait_until(sub { $gate->query("SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'SELECT redlock_holder%' AND state = 'active'") == 10 }, 'ten sessions ask');
+$on_a->send("CALL redlock_run('crowded', 'SELECT 1', record => true)");
+kill 'CONT', $broker;
+is($on_a->result->{state}, '', 'a run beside sessions that ask');
+becomes('crowded', 'status', 'succeeded', '... leaves its note');
+$_->result foreach @asking;
+$_->quit foreach @asking;
+
+# ---- the next broker ----
+
+$broker = broker_pid($host_a);
+$on_a->query("SELECT redlock_acquire('held', scope => 'session')");
+kill 'STOP', $broker;
+$on_a->query("CALL redlock_run('held', 'SELECT 1', record => true)");
+my $noted = $on_a->query("SELECT max(token) FROM redlock_runs WHERE resource = 'held'");
+kill 'CONT', $broker;
+replace_broker($host_a);
+becomes('held', 'token', $noted, 'a note outlives a restart of the broker');
+$on_a->query("SELECT redlock_release('held')");
 
 # ---- garbage ----
 
@@ -216,7 +249,7 @@ at_nodes(q{redis.call('DEL', runs, ends)});
 	$_->cli('CONFIG', 'SET', 'maxmemory', '1') foreach @nodes;
 	$gate->query('SELECT pg_advisory_unlock(1)');
 	is($on_a->result->{state}, '', 'a run ends although the nodes are full');
-	is(logged($host_a, qr/has noted the last run of "full"\n.*DETAIL:  No usable answer from: \S+: OOM /), 1, '... which refuse the note');
+	wait_until(sub { logged($host_a, qr/has noted the last run of "full"\n.*DETAIL:  No usable answer from: \S+: OOM /) == 1 }, '... which refuse the note');
 	is(last_run('full', 'status, nodes'), '|0', '... and answer');
 	$_->cli('CONFIG', 'SET', 'maxmemory', '0') foreach @nodes;
 }

@@ -50,6 +50,7 @@ static void send_question(int place, RedisNode *node, bool by_text, int64 now_us
 static void add_argument(const char **argv, size_t *argvlen, int *argc, const char *text,
 						 size_t len);
 static void end_if_done(int place, int64 now_us);
+static void log_lost_note(int place);
 static void tell_holders(int place, int64 now_us);
 static bool is_told(uint64 host, uint64 *told, int *count);
 static bool read_answer(Inspected *at, const redisReply *reply, bool force);
@@ -224,13 +225,38 @@ end_if_done(int place, int64 now_us)
 		case INSPECT_FORCE:
 			tell_holders(place, now_us);
 			break;
+		case INSPECT_RUN:
+			if (inspect_is_order(inspect_queue_question(place)))
+				log_lost_note(place);
+			break;
 		case INSPECT_LOCK:
 		case INSPECT_SCAN:
-		case INSPECT_RUN:
 		case INSPECT_WAITING: /* waiting.c ends these */
 			break;
 	}
 	inspect_queue_finish(place);
+}
+
+/* Logs a note that no quorum of nodes has taken. */
+static void
+log_lost_note(int place)
+{
+	const InspectQuestion *question = inspect_queue_question(place);
+	const InspectAnswer *answer = inspect_queue_answer(place);
+	Inspection inspection;
+	char *faults;
+
+	inspection_judge(&inspection, answer->lists, answer->node);
+	if (inspection.state != INSPECTION_NO_QUORUM)
+		return;
+	faults = inspect_faults(answer);
+	ereport(LOG, (errmsg("no quorum of redlock nodes has noted the last run of \"%.*s\"",
+						 question->key_len, question->key),
+				  faults[0] != '\0' ? errdetail("No usable answer from: %s.", faults)
+									: errdetail("No list of nodes is in force."),
+				  errhint("See redlock_runs for this run: redlock_last_run may tell of an earlier "
+						  "run.")));
+	pfree(faults);
 }
 
 /*

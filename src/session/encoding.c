@@ -36,6 +36,19 @@ encoding_from_utf8(const char *utf8)
 	return text.data;
 }
 
+char *
+encoding_of_name(const char *name)
+{
+	StringInfoData text;
+
+	if (pg_verify_mbstr(GetDatabaseEncoding(), name, strlen(name), true))
+		return pstrdup(name);
+	initStringInfo(&text);
+	for (; *name; name++)
+		appendStringInfo(&text, IS_HIGHBIT_SET(*name) ? "\\x%02x" : "%c", (unsigned char) *name);
+	return text.data;
+}
+
 void
 encoding_to_utf8(char *utf8, size_t size, const char *text)
 {

@@ -15,6 +15,13 @@
 extern char *encoding_from_utf8(const char *utf8);
 
 /*
+ * Returns the name of a database or a role, which any database of the server may have created, in
+ * its own encoding; palloc'd.  If the name is no text in this database's encoding, its bytes beyond
+ * ASCII are escaped, each as \xHH.
+ */
+extern char *encoding_of_name(const char *name);
+
+/*
  * Converts to UTF-8, and cuts the text to fit.  Bytes that are not text in the database's encoding
  * stay unchanged.
  */

@@ -4,7 +4,6 @@
  */
 #include "postgres.h"
 
-#include "lib/stringinfo.h"
 #include "storage/ipc.h"
 
 #include "protocol/permits.h"
@@ -13,7 +12,6 @@
 #include "session/inspect_lock.h"
 #include "shared/clock.h"
 #include "shared/guc.h"
-#include "shared/node_status.h"
 #include "shared/text.h"
 
 /* How often a session looks whether there is a broker. */
@@ -165,44 +163,4 @@ inspect_fail_unknown(const LockName *name, const InspectAnswer *answer)
 					errmsg("the nodes do not tell whether redlock \"%s\" is held", name->name),
 					text[0] != '\0' ? errdetail("No usable answer from: %s.", text) : 0,
 					errhint("redlock_holder and redlock_inspect tell what the other nodes say.")));
-}
-
-char *
-inspect_faults(const InspectAnswer *answer)
-{
-	StringInfoData text;
-
-	initStringInfo(&text);
-	for (int i = 0; i < CORE_NODES_MAX; i++)
-	{
-		char *fault = inspect_fault(answer, i);
-		NodeStatus status;
-
-		if (fault == NULL || !node_status_copy(i, &status))
-			continue;
-		appendStringInfo(&text, "%s%s: %s", text.len > 0 ? "; " : "", status.url.address, fault);
-	}
-	return text.data;
-}
-
-char *
-inspect_fault(const InspectAnswer *answer, int node)
-{
-	const Inspected *at = &answer->node[node];
-	NodeStatus status;
-
-	if (!((answer->lists.now | answer->lists.next) & CORE_BIT(node)))
-		return NULL;
-	if (at->kind == INSPECTED_ERROR)
-		return pstrdup(at->error);
-	if (at->kind == INSPECTED_SILENT)
-	{
-		if (!node_status_copy(node, &status) || strcmp(status.state, "ready") == 0 ||
-			status.last_error[0] == '\0')
-			return pstrdup("no answer in time");
-		return pstrdup(status.last_error);
-	}
-	return at->kind == INSPECTED_NONE && at->may_have_forgotten
-			   ? pstrdup("it may have forgotten the lock")
-			   : NULL;
 }

@@ -41,13 +41,4 @@ extern void inspect_judge(const LockName *name, const InspectAnswer *answer,
 REDLOCK_NORETURN extern void inspect_fail_unknown(const LockName *name,
 												  const InspectAnswer *answer);
 
-/*
- * Describes why a node gave no usable answer, or returns NULL; palloc'd, in the encoding of this
- * database.
- */
-extern char *inspect_fault(const InspectAnswer *answer, int node);
-
-/* The nodes without a usable answer, as a part of a sentence; palloc'd. */
-extern char *inspect_faults(const InspectAnswer *answer);
-
 #endif /* REDLOCK_INSPECT_LOCK_H */

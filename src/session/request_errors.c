@@ -284,8 +284,9 @@ owner_text(const Lease *lease)
 	char *database = get_database_name(lease->owner_database);
 	char *role = GetUserNameFromId(lease->owner_role, true);
 
-	return psprintf("database \"%s\", role \"%s\"", database != NULL ? database : "?",
-					role != NULL ? role : "?");
+	return psprintf("database \"%s\", role \"%s\"",
+					encoding_of_name(database != NULL ? database : "?"),
+					encoding_of_name(role != NULL ? role : "?"));
 }
 
 /*

@@ -2,8 +2,9 @@
  * run_notes.c
  *		The last recorded run of a job, as the nodes know it; see run_notes.h.
  *
- * A run leaves its note after its last commit, so neither a failure nor a cancel may make an error
- * of the run any more.
+ * A run leaves its note after its last commit, and holds its lock still.  So the session leaves an
+ * order to the broker, and waits for nothing: a wait could outlast the lease, and neither a failure
+ * nor a cancel may make an error of the run any more.
  */
 #include "postgres.h"
 
@@ -16,19 +17,13 @@
 
 #include "session/encoding.h"
 #include "session/run_notes.h"
-#include "shared/clock.h"
 #include "shared/guc.h"
 #include "shared/lease.h"
-
-/* One exchange with the nodes, and a second for a place in the queue; this much at most. */
-#define WAIT_US                                                                                    \
-	Min(INT64CONST(5000000), INT64CONST(1000000) + redlock_node_timeout_ms * INT64CONST(1000))
 
 /* us from the beginning of Unix time to PostgreSQL's */
 #define EPOCHS_APART_US (INT64CONST(86400000000) * (POSTGRES_EPOCH_JDATE - UNIX_EPOCH_JDATE))
 
 static void describe(RunNote *note, const EndedRun *run);
-static const char *leave(const InspectQuestion *question, InspectAnswer *answer);
 static void write_question(InspectQuestion *question, const char *utf8);
 
 void
@@ -36,35 +31,22 @@ run_notes_leave(const EndedRun *run)
 {
 	const NodeUrls *nodes = redlock_nodes();
 	InspectQuestion question;
-	InspectAnswer *answer;
 	RunNote note;
-	const char *failure;
 
 	if (redlock_last_run_keep_s == 0 || nodes->count == 0 || nodes->url[0].is_local)
 		return;
 	describe(&note, run);
-	answer = palloc(sizeof(InspectAnswer));
 	write_question(&question, run->resource);
 	question.value_len = run_note_write(question.value, &note);
-	HOLD_INTERRUPTS();
-	failure = leave(&question, answer);
-	RESUME_INTERRUPTS();
-	if (failure == NULL)
-	{
-		Inspection inspection;
-
-		inspection_judge(&inspection, answer->lists, answer->node);
-		if (inspection.state == INSPECTION_NO_QUORUM)
-			failure = psprintf("No usable answer from: %s.", inspect_faults(answer));
-	}
-	if (failure != NULL)
+	HOLD_INTERRUPTS(); /* also while ereport would handle a cancel */
+	if (!inspect_queue_order(&question))
 		ereport(LOG,
-				(errmsg("no quorum of redlock nodes has noted the last run of \"%s\"",
+				(errmsg("no place is free for the note of the last run of \"%s\"",
 						encoding_from_utf8(run->resource)),
-				 errdetail("%s", failure),
+				 errdetail("The redlock broker does not run, or too many sessions ask the nodes."),
 				 errhint("See redlock_runs for this run: redlock_last_run may tell of an earlier "
 						 "run.")));
-	pfree(answer);
+	RESUME_INTERRUPTS();
 }
 
 static void
@@ -84,37 +66,6 @@ describe(RunNote *note, const EndedRun *run)
 	encoding_to_utf8(note->role, sizeof(note->role), run->role);
 	encoding_to_utf8(note->message, sizeof(note->message),
 					 run->message != NULL ? run->message : "");
-}
-
-/* Returns NULL if the nodes have answered, otherwise a sentence.  The caller holds interrupts. */
-static const char *
-leave(const InspectQuestion *question, InspectAnswer *answer)
-{
-	int64 deadline_us = redlock_clock_us() + WAIT_US;
-	int place = -1;
-	bool answered = false;
-
-	for (;;)
-	{
-		int64 left_us = deadline_us - redlock_clock_us();
-
-		if (lease_broker_pid() == 0)
-			break;
-		if (place < 0)
-			place = inspect_queue_enter(question);
-		answered = place >= 0 && inspect_queue_copy(place, answer);
-		if (answered || left_us <= 0)
-			break;
-		inspect_queue_wait(left_us / 1000 + 1);
-	}
-	inspect_queue_end_wait();
-	if (place >= 0)
-		inspect_queue_leave(place);
-	if (answered)
-		return NULL;
-	return lease_broker_pid() == 0 ? "The redlock broker does not run."
-		   : place < 0             ? "Too many sessions ask the nodes at this time."
-								   : "The redlock broker has not had the answers in time.";
 }
 
 void

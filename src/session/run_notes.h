@@ -23,9 +23,9 @@ typedef struct EndedRun
 } EndedRun;
 
 /*
- * Leaves a note of the run at the nodes, and waits for their answers: as long as one exchange
- * takes, and five seconds at most.  Needs a transaction.  Logs a failure, which is no error. Leaves
- * no note if redlock.last_run_keep is 0, and with the node inside the server.
+ * Orders the broker to leave a note of the run at the nodes, and waits for nothing.  Needs a
+ * transaction.  Logs a failure, which is no error; so does the broker.  Leaves no note if
+ * redlock.last_run_keep is 0, and with the node inside the server.
  */
 extern void run_notes_leave(const EndedRun *run);
 

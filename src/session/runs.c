@@ -602,9 +602,9 @@ redlock_runs_main(Datum unused)
 	{
 		PG_TRY();
 		{
-			write_end(&report);
 			if (report.begun)
 				leave_note(&report);
+			write_end(&report);
 		}
 		PG_CATCH();
 		{
@@ -663,7 +663,7 @@ write_end(const RunReport *report)
 	CommitTransactionCommand();
 }
 
-/* After the commit of the row: no row waits for the nodes. */
+/* Before the row, which may fail. */
 static void
 leave_note(const RunReport *report)
 {

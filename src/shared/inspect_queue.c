@@ -4,6 +4,7 @@
  */
 #include "postgres.h"
 
+#include "lib/stringinfo.h"
 #include "port/atomics.h"
 #include "storage/condition_variable.h"
 #include "storage/shmem.h"
@@ -11,17 +12,22 @@
 #include "shared/compat.h"
 #include "shared/inspect_queue.h"
 #include "shared/lease.h"
+#include "shared/node_status.h"
 
 /* The state of a place, which the named process changes. */
 typedef enum PlaceState
 {
-	PLACE_FREE,   /* any session: FILLED */
-	PLACE_FILLED, /* the session: ASKED */
-	PLACE_ASKED,  /* the broker: SENT; the session: FREE */
-	PLACE_SENT,   /* the broker: DONE; the session: LEFT */
-	PLACE_LEFT,   /* the broker: FREE */
-	PLACE_DONE    /* the session: FREE */
+	PLACE_FREE,    /* any session: FILLED */
+	PLACE_FILLED,  /* the session: ASKED or ORDERED */
+	PLACE_ASKED,   /* the broker: SENT; the session: FREE */
+	PLACE_ORDERED, /* the broker: LEFT */
+	PLACE_SENT,    /* the broker: DONE; the session: LEFT */
+	PLACE_LEFT,    /* the broker: FREE */
+	PLACE_DONE     /* the session: FREE */
 } PlaceState;
+
+/* Places that questions leave to orders: sessions that ask again and again stop no order. */
+#define PLACES_FOR_ORDERS 2
 
 typedef struct Place
 {
@@ -42,6 +48,7 @@ typedef struct Shared
 static Shared *shared = NULL;
 static uint32 wait_event = 0;
 
+static int fill(const InspectQuestion *question, int places, PlaceState state);
 static bool move(int place, PlaceState from, PlaceState to);
 static int first_asked(void);
 
@@ -82,12 +89,25 @@ move(int place, PlaceState from, PlaceState to)
 int
 inspect_queue_enter(const InspectQuestion *question)
 {
-	for (int i = 0; i < INSPECT_PLACES; i++)
+	return fill(question, INSPECT_PLACES - PLACES_FOR_ORDERS, PLACE_ASKED);
+}
+
+bool
+inspect_queue_order(const InspectQuestion *question)
+{
+	return fill(question, INSPECT_PLACES, PLACE_ORDERED) >= 0;
+}
+
+/* Takes one of the first `places` places. */
+static int
+fill(const InspectQuestion *question, int places, PlaceState state)
+{
+	for (int i = 0; i < places; i++)
 		if (move(i, PLACE_FREE, PLACE_FILLED))
 		{
 			shared->place[i].number = pg_atomic_add_fetch_u64(&shared->asked, 1);
 			shared->place[i].question = *question;
-			(void) move(i, PLACE_FILLED, PLACE_ASKED);
+			(void) move(i, PLACE_FILLED, state);
 			lease_wake_broker();
 			return i;
 		}
@@ -149,7 +169,8 @@ inspect_queue_adopt(void)
 		uint32 state = pg_atomic_read_u32(&shared->place[i].state);
 
 		if (state == PLACE_LEFT)
-			(void) move(i, PLACE_LEFT, PLACE_FREE);
+			(void) move(i, PLACE_LEFT,
+						inspect_is_order(&shared->place[i].question) ? PLACE_ORDERED : PLACE_FREE);
 		else if (state == PLACE_SENT && shared->place[i].question.kind == INSPECT_FORCE)
 		{
 			memset(shared->place[i].answer.node, 0, sizeof(shared->place[i].answer.node));
@@ -168,7 +189,8 @@ inspect_queue_take(void)
 	do
 	{
 		place = first_asked();
-	} while (place >= 0 && !move(place, PLACE_ASKED, PLACE_SENT)); /* its session has left */
+	} while (place >= 0 && !move(place, PLACE_ORDERED, PLACE_LEFT) &&
+			 !move(place, PLACE_ASKED, PLACE_SENT)); /* its session has left */
 	return place;
 }
 
@@ -178,9 +200,13 @@ first_asked(void)
 	int place = -1;
 
 	for (int i = 0; i < INSPECT_PLACES; i++)
-		if (pg_atomic_read_u32(&shared->place[i].state) == PLACE_ASKED &&
+	{
+		uint32 state = pg_atomic_read_u32(&shared->place[i].state);
+
+		if ((state == PLACE_ASKED || state == PLACE_ORDERED) &&
 			(place < 0 || shared->place[i].number < shared->place[place].number))
 			place = i;
+	}
 	return place;
 }
 
@@ -202,4 +228,45 @@ inspect_queue_finish(int place)
 	if (!move(place, PLACE_SENT, PLACE_DONE))
 		(void) move(place, PLACE_LEFT, PLACE_FREE);
 	ConditionVariableBroadcast(&shared->changed);
+}
+
+char *
+inspect_faults(const InspectAnswer *answer)
+{
+	StringInfoData text;
+
+	initStringInfo(&text);
+	for (int i = 0; i < CORE_NODES_MAX; i++)
+	{
+		char *fault = inspect_fault(answer, i);
+		NodeStatus status;
+
+		if (fault == NULL || !node_status_copy(i, &status))
+			continue;
+		appendStringInfo(&text, "%s%s: %s", text.len > 0 ? "; " : "", status.url.address, fault);
+		pfree(fault);
+	}
+	return text.data;
+}
+
+char *
+inspect_fault(const InspectAnswer *answer, int node)
+{
+	const Inspected *at = &answer->node[node];
+	NodeStatus status;
+
+	if (!((answer->lists.now | answer->lists.next) & CORE_BIT(node)))
+		return NULL;
+	if (at->kind == INSPECTED_ERROR)
+		return pstrdup(at->error);
+	if (at->kind == INSPECTED_SILENT)
+	{
+		if (!node_status_copy(node, &status) || strcmp(status.state, "ready") == 0 ||
+			status.last_error[0] == '\0')
+			return pstrdup("no answer in time");
+		return pstrdup(status.last_error);
+	}
+	return at->kind == INSPECTED_NONE && at->may_have_forgotten
+			   ? pstrdup("it may have forgotten the lock")
+			   : NULL;
 }

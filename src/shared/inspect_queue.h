@@ -71,6 +71,13 @@ typedef struct InspectQuestion
 	uint64 holder[WAITING_HOSTS_MAX];
 } InspectQuestion;
 
+/* An order has no session that waits for the answers. */
+static inline bool
+inspect_is_order(const InspectQuestion *question)
+{
+	return question->kind == INSPECT_RUN && question->value_len > 0;
+}
+
 /* The postmaster adds up the sizes; the caller of set_up holds AddinShmemInitLock. */
 extern Size inspect_queue_size(void);
 extern void inspect_queue_set_up(void);
@@ -81,6 +88,14 @@ extern void inspect_queue_set_up(void);
  * there.
  */
 extern int inspect_queue_enter(const InspectQuestion *question);
+
+/*
+ * A backend leaves an order to the broker, and waits for no answer.  Returns false if no place is
+ * free.  The order outlives the session, and a restart of the broker.
+ */
+extern bool inspect_queue_order(const InspectQuestion *question);
+
+/* Backends, of a place that inspect_queue_enter has returned. */
 extern bool inspect_queue_copy(int place, InspectAnswer *answer);
 extern void inspect_queue_leave(int place);
 
@@ -106,5 +121,13 @@ extern int inspect_queue_take(void);
 extern const InspectQuestion *inspect_queue_question(int place);
 extern InspectAnswer *inspect_queue_answer(int place);
 extern void inspect_queue_finish(int place);
+
+/*
+ * Describes why a node gave no usable answer, or returns NULL; palloc'd.
+ */
+extern char *inspect_fault(const InspectAnswer *answer, int node);
+
+/* The nodes without a usable answer, as a part of a sentence; palloc'd. */
+extern char *inspect_faults(const InspectAnswer *answer);
 
 #endif /* REDLOCK_INSPECT_QUEUE_H */
