@@ -105,6 +105,12 @@ $on_latin1->query("SELECT set_config('client_encoding', 'UTF8', false)");
 $on_latin1->query(qq{CREATE ROLE "latin $e"; SET SESSION AUTHORIZATION "latin $e"});
 $on_latin1->query("SELECT redlock_acquire('latin', scope => 'session')");
 like(value_of('latin'), qr/ database="latin1" pid=\d+ user="latin $e"\z/, 'the node has UTF-8 from a database in LATIN1');
+# on the same server, the name of this role is no text in the encoding of the other database
+my $beside = session($host_a, dbname => 'utf8');
+like(refused($beside, 'latin')->{detail}, qr/ \(database "latin1", role "latin \\xe9"\) has held/, 'bytes of another encoding are escaped');
+$beside->query("CALL redlock_run('latin', 'SELECT 1', record => true)");
+is($beside->query("SELECT convert_from(convert_to(message, 'UTF8'), 'UTF8') LIKE '%role \"latin \\\\xe9\"%' FROM redlock_runs WHERE resource = 'latin'"), 't', '... also in redlock_runs');
+$beside->quit;
 $on_latin1->quit;
 
 # ---- long names ----
