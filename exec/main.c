@@ -103,7 +103,7 @@ code_of(const char *text)
 	return (int) code;
 }
 
-/* What stands before the first "--" is for us. */
+/* The words before the first "--" are for redlock-exec. */
 static int
 words_before_command(int argc, char **argv)
 {
@@ -220,7 +220,8 @@ read_options(int argc, char **argv, Options *options)
 
 /*
  * The caller may have closed a standard descriptor.  The connection must not take its number: the
- * keeper redirects these numbers, and messages go to one.  The command gets the number closed.
+ * keeper redirects these numbers, and messages go to standard error.  The command gets the number
+ * closed.
  */
 static void
 fill_standard_descriptors(void)

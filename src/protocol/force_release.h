@@ -30,7 +30,7 @@ typedef enum ForceVerdict
 
 /*
  * The least new counter for the first round, by the former counters; 0: the counters stay.
- * Without a counter, the wall clock takes its place, as it does for a grant.
+ * Without a counter, the wall clock takes its place, as for a grant.
  */
 extern int64_t force_first_least(core_lists lists, const Inspected *node, int64_t wall_clock_us);
 

@@ -1,5 +1,5 @@
 -- force_release.lua
---		The script that deletes the key of a lock, whoever has it, for an administrator.
+--		Deletes the key of a lock of any holder, for an administrator.
 --
 -- See redlock.lua for how the script becomes C, and for what a node keeps.
 --
@@ -7,7 +7,7 @@
 -- An attempt of the same request, and a reader's value in place of a reader's, count as the value.
 --
 -- Raises the counter above its former number, so that the node refuses late renewals.  The next
--- session gets a larger token.  A call that fails may have deleted the key.
+-- session gets a larger token.  A failed call may have deleted the key.
 --
 -- Returns the node's marker; the lock before the call, as inspect.lua does; LUA_FORCED, or
 -- LUA_FORCED_NOT if another value is there, or if sessions have permits of the lock; and the new

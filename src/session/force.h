@@ -1,6 +1,6 @@
 /*
  * force.h
- *		Releasing a lock by force, whoever holds it, for an administrator.
+ *		Releasing a lock of any holder by force, for an administrator.
  */
 #ifndef REDLOCK_FORCE_H
 #define REDLOCK_FORCE_H

@@ -26,7 +26,7 @@ typedef enum PlaceState
 	PLACE_DONE     /* the session: FREE */
 } PlaceState;
 
-/* Places that questions leave to orders: sessions that ask again and again stop no order. */
+/* Places for orders alone: sessions with many questions keep no order out. */
 #define PLACES_FOR_ORDERS 2
 
 typedef struct Place
@@ -75,8 +75,8 @@ inspect_queue_set_up(void)
 }
 
 /*
- * Returns false if the state is not `from`.  A full barrier: the next owner sees what the former
- * one wrote.
+ * Returns false if the state is not `from`.  A full barrier: the next owner sees all that the
+ * former owner wrote.
  */
 static bool
 move(int place, PlaceState from, PlaceState to)

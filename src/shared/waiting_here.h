@@ -1,6 +1,6 @@
 /*
  * waiting_here.h
- *		The sessions of this server that wait for a lock, as this host tells other hosts of them.
+ *		This server's sessions that wait for a lock, counted for other hosts.
  */
 #ifndef REDLOCK_WAITING_HERE_H
 #define REDLOCK_WAITING_HERE_H
@@ -8,11 +8,11 @@
 #include "protocol/waiting_hosts.h"
 
 /*
- * Describes this host as one of those that wait for the lock with this key.  Counts the sessions at
+ * Describes this host as a waiter for the lock with the key.  Counts the sessions at
  * the gate, in the gate and at the nodes; for a lock with permits, also those in the queue for
  * permits.  A try does not wait.
  *
- * Waits for no lock but a table lock of the lease table, and sessions do nothing for the count.  So
+ * Takes only a table lock of the lease table, and sessions do nothing for the count.  So
  * a session that just begins or ends its wait may be left out.
  */
 extern void waiting_here(const char *key, size_t key_len, WaitingHost *host);

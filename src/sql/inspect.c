@@ -189,9 +189,9 @@ fill_row(Row *row, const InspectAnswer *answer, const Inspection *inspection, bo
 }
 
 /*
- * The holder's columns.  The value of a lock with several holders tells the last one to acquire,
- * which may have released since: the columns stay null, unless the lock has one reader, and the
- * value is that reader's.
+ * The holder's columns.  The value of a lock with several holders tells of the last to acquire,
+ * perhaps a former holder: the columns stay null, unless the lock has a single reader, the writer
+ * of the value.
  */
 static void
 fill_holder(Row *row, const Inspection *inspection, const Value *value, const char *text,

@@ -2,8 +2,8 @@
  * scopes_test.c
  *		Unit tests of scopes, src/protocol/scopes.c.
  *
- * Protects from: a list that allows a scope which it does not name; a misspelt, empty or doubled
- * scope that goes unnoticed; a wrong word named in the error.
+ * Protects from: an allowed scope outside of the list; an unnoticed misspelt, empty or doubled
+ * scope; a wrong word named in the error.
  */
 #include "protocol/scopes.h"
 
