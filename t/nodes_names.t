@@ -97,7 +97,8 @@ $host = with_faults(
 	});
 my $s = session($host);
 wait_for_node('slow-0.invalid:1', "state = 'resolving'", 'a name hangs');
-is($s->query("SELECT redlock_try('job', scope => 'session')"), 't', 'the other nodes are a quorum');
+# the broker waits for the first attempt to reach each node, for redlock.node_timeout
+is($s->query("SELECT redlock_try('job', scope => 'session', wait => '1 min')"), 't', 'the other nodes are a quorum');
 
 my @status = threads('status');
 is(scalar @status, 1, 'the resolver hangs in one thread of its own');
