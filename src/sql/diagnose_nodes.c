@@ -380,6 +380,7 @@ diagnose_clocks(Diagnosis *diagnosis)
 	{
 		NodeStatus *status = next_node(diagnosis, &at);
 		int64 ahead_us;
+		int64 apart_us;
 
 		if (status == NULL)
 			break;
@@ -387,8 +388,9 @@ diagnose_clocks(Diagnosis *diagnosis)
 		if (!is_on_duty(status) || ahead_us == NODE_CLOCK_UNKNOWN)
 			continue;
 		nodes++;
-		most_us = Max(most_us, Abs(ahead_us));
-		if (Abs(ahead_us) > CLOCKS_APART_US)
+		apart_us = ahead_us < 0 ? -ahead_us : ahead_us;
+		most_us = Max(most_us, apart_us);
+		if (apart_us > CLOCKS_APART_US)
 			diagnose_add(
 				diagnosis, ahead_us < -LUA_CLOCK_BOUND_US ? DIAGNOSE_ERROR : DIAGNOSE_WARNING,
 				psprintf("The clock of node %s is %.1f s %s the clock of this host%s.",
