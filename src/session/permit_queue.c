@@ -202,7 +202,7 @@ enter_queue(const LockRequest *request)
 		return false;
 	queue = request_take(&queue_gate);
 	gone_on_us = 0;
-	queue->called_us = request->began_us;
+	queue->wait_began_us = request->began_us;
 	if (queue->handovers == 0)
 		queue->since = GetCurrentTimestamp();
 	request_end();

@@ -418,7 +418,6 @@ ask_nodes(const LockRequest *request, int from, const bool *opened, LeaseCompany
 		 * should not be last each time
 		 */
 		lease->waits_since_us = waits_since_us;
-		lease->called_us = request_now.call_began_us;
 		pg_atomic_write_u32(&lease->company, company);
 		request_describe_holder(request, lease);
 		lease_ask(lease);

@@ -17,11 +17,9 @@
 
 #include "session/encoding.h"
 #include "session/run_notes.h"
+#include "shared/clock.h"
 #include "shared/guc.h"
 #include "shared/lease.h"
-
-/* us from the beginning of Unix time to PostgreSQL's */
-#define EPOCHS_APART_US (INT64CONST(86400000000) * (POSTGRES_EPOCH_JDATE - UNIX_EPOCH_JDATE))
 
 static void describe(RunNote *note, const EndedRun *run);
 static void write_question(InspectQuestion *question, const char *utf8);
@@ -55,8 +53,8 @@ describe(RunNote *note, const EndedRun *run)
 	char *database = get_database_name(MyDatabaseId);
 
 	*note = (RunNote){.token = run->token,
-					  .started_us = run->started + EPOCHS_APART_US,
-					  .ended_us = run->ended + EPOCHS_APART_US,
+					  .started_us = run->started + REDLOCK_EPOCHS_APART_US,
+					  .ended_us = run->ended + REDLOCK_EPOCHS_APART_US,
 					  .status = run->status,
 					  .host_id = lease_table->host_id,
 					  .pid = run->pid};

@@ -86,6 +86,7 @@ static const char *explain_failure(const Run *run, const ErrorData *error, const
 								   bool cancelled);
 static void copy_text(char *to, const char *text, size_t size);
 static bool start_writer(uint64 number);
+static void attempt(void (*step)(const RunReport *report), const RunReport *report);
 static void write_end(const RunReport *report);
 static void leave_note(const RunReport *report);
 static void end_writer(int code, Datum arg);
@@ -600,23 +601,30 @@ redlock_runs_main(Datum unused)
 	pgstat_report_activity(STATE_RUNNING, "recording that a run failed");
 	do
 	{
-		PG_TRY();
-		{
-			if (report.begun)
-				leave_note(&report);
-			write_end(&report);
-		}
-		PG_CATCH();
-		{
-			HOLD_INTERRUPTS();
-			EmitErrorReport();
-			AbortOutOfAnyTransaction();
-			FlushErrorState();
-			RESUME_INTERRUPTS();
-		}
-		PG_END_TRY();
+		attempt(write_end, &report);
+		if (report.begun)
+			attempt(leave_note, &report);
 	} while (run_report_next(writer, &report));
 	error_context_stack = NULL;
+}
+
+/* Takes a step of the writer.  An error goes to the server log, and stops no further step. */
+static void
+attempt(void (*step)(const RunReport *report), const RunReport *report)
+{
+	PG_TRY();
+	{
+		step(report);
+	}
+	PG_CATCH();
+	{
+		HOLD_INTERRUPTS();
+		EmitErrorReport();
+		AbortOutOfAnyTransaction();
+		FlushErrorState();
+		RESUME_INTERRUPTS();
+	}
+	PG_END_TRY();
 }
 
 static void
@@ -663,7 +671,6 @@ write_end(const RunReport *report)
 	CommitTransactionCommand();
 }
 
-/* Before the row, which may fail. */
 static void
 leave_note(const RunReport *report)
 {

@@ -26,4 +26,8 @@ extern int64 redlock_clock_us(void);
  */
 extern int64 redlock_wall_clock_us(void);
 
+/* Microseconds from 1970 to the beginning of TimestampTz. */
+#define REDLOCK_EPOCHS_APART_US                                                                    \
+	(INT64CONST(86400000000) * (POSTGRES_EPOCH_JDATE - UNIX_EPOCH_JDATE))
+
 #endif /* REDLOCK_CLOCK_H */

@@ -21,7 +21,7 @@
  *	 owner (o)			   written by the owner before it queues the lease; read by the
  *						   broker after it took the lease from the queue.  Later writers:
  *						   the holder changes `scope`, `since` and `token`, for views, and
- *						   `called_us` of a queue; the next owner changes the former three
+ *						   `wait_began_us` of a queue; the next owner changes the former three
  *						   and `handovers`, under the table lock
  *	 broker only (b)	   read and written by the broker alone
  *	 grant (g)			   written by the broker before `state` is LEASE_HELD,
@@ -158,7 +158,7 @@ typedef struct Lease
 	uint16 permits;        /* a permit, or a queue: of a lock with this many permits; else 0 */
 
 	int stats_place;     /* (T) place in the statistics of resources, or RESOURCE_STATS_NONE */
-	int64 wait_began_us; /* start of the request; (t) until the grant */
+	int64 wait_began_us; /* start of the call that waits; (t) until the grant */
 	int64 held_since_us; /* (T) 0: no holder */
 
 	int next_named; /* (T) next entry number in the bucket, or -1 */
@@ -176,7 +176,6 @@ typedef struct Lease
 	bool goes_on;         /* (T) released; the host's turn goes on with another lease */
 	int handovers;        /* count of hand-overs since the nodes granted the lease */
 	int64 waits_since_us; /* start of the wait, for messages to the holding host */
-	int64 called_us;      /* start of the call that waits, for redlock_waiters */
 	LockScope scope;      /* the widest scope of its holder */
 	int ttl_ms;
 	int hold_at_least_ms; /* the nodes keep the key this long, even after a release */
@@ -226,7 +225,7 @@ typedef struct Lease
 						* for a message */
 } Lease;
 
-StaticAssertDecl(sizeof(Lease) <= 1168, "an entry takes little more than a kilobyte");
+StaticAssertDecl(sizeof(Lease) <= 1160, "an entry takes little more than a kilobyte");
 
 /* A detached lease at the time of a look.  The lease may have ended since. */
 typedef struct DetachedLease

@@ -108,10 +108,10 @@ count_at_nodes(WaitingHost *host, uint64 hash, const char *key, size_t key_len)
 
 	if (lease == NULL || pg_atomic_read_u32(&lease->wish) != WISH_HOLD)
 		return;
-	pg_read_barrier(); /* called_us is older than the wish: see lease_ask */
+	pg_read_barrier(); /* wait_began_us is older than the wish: see lease_ask */
 	if (lease_copy(lease, &copy) && copy.key_len == key_len &&
 		memcmp(copy.key, key, key_len) == 0 && waits(&copy))
-		waiting_count(&host->mode[copy.shared], redlock_clock_us() - copy.called_us);
+		waiting_count(&host->mode[copy.shared], redlock_clock_us() - copy.wait_began_us);
 }
 
 /* The owner of a held queue waits for a permit. */

@@ -89,6 +89,7 @@ static void fill_row(Row *row, const InspectAnswer *answer, const Inspection *in
 					 bool listed, int permit);
 static void fill_holder(Row *row, const Inspection *inspection, const Value *value,
 						const char *text, int permit);
+static Datum release(FunctionCallInfo fcinfo, char *(*of_lock)(const LockName *name));
 static void add_waiting_row(ReturnSetInfo *rsinfo, const WaitingHost *host, bool shared);
 static void add_row(void *to, const char *name, const InspectAnswer *answer,
 					const Inspection *inspection);
@@ -304,27 +305,26 @@ redlock_inspect(PG_FUNCTION_ARGS)
 Datum
 redlock_force_release(PG_FUNCTION_ARGS)
 {
-	LockName name;
-	char *holder;
-
-	get_name(fcinfo, &name);
-	session_check_ready();
-	holder = force_release(&name);
-	if (holder == NULL)
-		PG_RETURN_NULL();
-	PG_RETURN_DATUM(CStringGetTextDatum(encoding_from_utf8(holder)));
+	return release(fcinfo, force_release);
 }
 
 /* redlock_ask_release(resource) */
 Datum
 redlock_ask_release(PG_FUNCTION_ARGS)
 {
+	return release(fcinfo, ask_release);
+}
+
+/* Returns the holder's description, or null. */
+static Datum
+release(FunctionCallInfo fcinfo, char *(*of_lock)(const LockName *name))
+{
 	LockName name;
 	char *holder;
 
 	get_name(fcinfo, &name);
 	session_check_ready();
-	holder = ask_release(&name);
+	holder = of_lock(&name);
 	if (holder == NULL)
 		PG_RETURN_NULL();
 	PG_RETURN_DATUM(CStringGetTextDatum(encoding_from_utf8(holder)));

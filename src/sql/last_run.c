@@ -18,6 +18,7 @@
 #include "session/encoding.h"
 #include "session/run_notes.h"
 #include "session/session.h"
+#include "shared/clock.h"
 #include "shared/text.h"
 #include "sql/arguments.h"
 
@@ -136,6 +137,5 @@ set_text(Row *row, int column, const char *text)
 static Datum
 timestamp_of(int64 us)
 {
-	return TimestampTzGetDatum(us -
-							   INT64CONST(86400000000) * (POSTGRES_EPOCH_JDATE - UNIX_EPOCH_JDATE));
+	return TimestampTzGetDatum(us - REDLOCK_EPOCHS_APART_US);
 }
