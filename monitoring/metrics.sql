@@ -99,7 +99,7 @@ SELECT count(*) AS known, count(*) FILTER (WHERE NOT agrees) AS conflicting
                  GROUP BY l.list) AS lists)
 HAVING count(*) > 0;
 
--- Reads the rows of eight days, so that a weekly job stays in sight.
+-- Reads the rows of eight days: a weekly job stays in sight.
 --
 -- query redlock_runs 60: Recorded runs of the last eight days, of the 100 jobs that ran last
 -- label resource: Name of the job's lock

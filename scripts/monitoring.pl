@@ -128,7 +128,7 @@ END
 sub pg_exporter
 {
 	my $text = $made . <<'END';
-# For pg_exporter: /etc/pg_exporter/redlock.yml, if that is the directory with its collectors.
+# For pg_exporter: /etc/pg_exporter/redlock.yml, or the directory of your collectors.
 END
 
 	foreach my $query (@_)

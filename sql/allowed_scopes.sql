@@ -81,7 +81,7 @@ COMMIT;
 SELECT resource, scope FROM redlock_locks WHERE state = 'held';
 SELECT redlock_release('held');
 
--- calls by the token of a detached lock acquire nothing, so all scopes allow them
+-- calls by token acquire nothing, and need no scope
 SET redlock.allowed_scopes = 'detached';
 SELECT redlock_acquire('d', scope => 'detached', hold_at_most => '1 min') AS token \gset
 SET redlock.allowed_scopes = 'transaction';

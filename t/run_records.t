@@ -351,7 +351,7 @@ $host_a->safe_psql('postgres', "DELETE FROM redlock_runs WHERE resource IN ('blo
 
 is($session->run("BEGIN; CALL redlock_run('bad', 'SELECT 1 / 0', record => true)")->{state}, '22012', 'a run fails in a transaction block');
 $session->query('ROLLBACK');
-# the writer writes the reports of a database one after the other
+# the writer takes the reports of a database in turn
 $session->run("CALL redlock_run('later', 'SELECT 1 / 0', record => true)");
 wait_until(sub { last_run('resource, status') eq 'later|failed' }, '... a later run outside of a block has its row');
 is($host_a->safe_psql('postgres', $rows), '', '... and the run in the block has none');

@@ -5,8 +5,7 @@
  *
  * A question is one command to each node in force, a list asks a single node.  No question
  * acquires a lock; a forced release deletes keys.  After an ask or a forced release, the broker
- * tells the holders' hosts.  The broker takes questions after the work for
- * leases.
+ * tells the holders' hosts.  The broker takes questions after the work for leases.
  */
 #ifndef REDLOCK_INSPECTOR_H
 #define REDLOCK_INSPECTOR_H

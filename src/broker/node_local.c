@@ -104,8 +104,10 @@ node_local_begin(RedisNode *node, int64 now_us)
 	node_begin_duty(node, now_us);
 }
 
-/* Attaches the former broker's memory, or makes new memory.  Returns false without memory: `error`
- * has the reason. */
+/*
+ * Attaches the former broker's memory, or makes new memory.  Returns false without memory: `error`
+ * has the reason.
+ */
 static bool
 attach(char *error, size_t size)
 {

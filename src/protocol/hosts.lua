@@ -33,10 +33,11 @@
 --
 --    beat id prefix facts configuration refuses
 --           This host is alive.  refuses: '1' if the host takes and holds no locks because of other
---           hosts; the node tells such configurations last.  Returns {'', records, mark, namesake, time}.  records: one for each
---           different configuration in use with this prefix, of the host that used it last; mark: the
---           mark, or ''; namesake: id of another host with the same name, or ''; time: the node's, in ms.  The first text is
---           'more' if there may be further configurations.  It is 'new' if this host's last beat is
+--           hosts; the node tells such configurations last.  Returns {'', records, mark, namesake,
+--           time}.  records: one for each different configuration in use with this prefix, of the
+--           host that used it last; mark: the mark, or ''; namesake: id of another host with the
+--           same name, or ''; time: the node's clock, in ms.  The first text is 'more' if there may
+--           be further configurations.  It is 'new' if this host's last beat is
 --           unknown here or long ago; then there may be further configurations too.  A namesake has
 --           been seen since this host's last beat, so both hosts live.
 --    mark id prefix mark

@@ -8,9 +8,6 @@
 #include "shared/guc.h"
 #include "shared/host_list.h"
 
-/* Returns the list; palloc'd.  Raises an error if there is no broker, or no quorum. */
-extern HostList *ask_hosts(void);
-
 /* How long the broker may be missing, busy, or connecting to the nodes. */
 #define ASK_HOSTS_PATIENCE_US (INT64CONST(3000000) + 2 * redlock_node_timeout_ms * INT64CONST(1000))
 
@@ -26,9 +23,10 @@ typedef enum AskHostsEnd
 #define ASK_HOSTS_NO_QUORUM_STEP                                                                   \
 	"See the view redlock_nodes, and the server log for nodes that do not keep the list."
 
-/*
- * The same with another patience, but returns NULL instead of an error, and fills in *end.
- */
+/* Returns the list; palloc'd.  Raises an error if there is no broker, or no quorum. */
+extern HostList *ask_hosts(void);
+
+/* The same with another patience, but returns NULL instead of an error, and fills in *end. */
 extern HostList *ask_hosts_if_possible(int64 patience_us, AskHostsEnd *end);
 
 #endif /* REDLOCK_ASK_HOSTS_H */

@@ -9,7 +9,7 @@
 #include "session/inspect_lock.h"
 #include "utils/timestamp.h"
 
-/* A run that has ended.  Other texts are in the encoding of this database. */
+/* An ended run.  The texts are in the encoding of this database, but for `resource`. */
 typedef struct EndedRun
 {
 	const char *resource; /* in UTF-8 */

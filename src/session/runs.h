@@ -11,7 +11,7 @@
  * runs alone: the transaction may last, and would keep these rows locked.
  *
  * A run that committed its row also leaves a note at the nodes, see run_notes.h: by the session
- *after a success, by the writer after a failure.
+ * after a success, by the writer after a failure.
  */
 #ifndef REDLOCK_RUNS_H
 #define REDLOCK_RUNS_H

@@ -5,8 +5,8 @@
  *
  * A session takes a place, writes its question, and wakes the broker.  The broker asks the nodes
  * (one command to each, but for INSPECT_WAITING), writes the answers into the place, and wakes the
- *session.  The session copies the answers and leaves the place.  There are few places, so sessions
- *do not fill the nodes' queues: a session that finds no place waits.
+ * session.  The session copies the answers and leaves the place.  There are few places, so sessions
+ * do not fill the nodes' queues: a session without a place waits.
  *
  * One process writes a place at a time, by the state of the place, an atomic.  So neither side
  * waits for a lock.
@@ -122,9 +122,7 @@ extern const InspectQuestion *inspect_queue_question(int place);
 extern InspectAnswer *inspect_queue_answer(int place);
 extern void inspect_queue_finish(int place);
 
-/*
- * Describes why a node gave no usable answer, or returns NULL; palloc'd.
- */
+/* Describes why a node gave no usable answer, or returns NULL; palloc'd. */
 extern char *inspect_fault(const InspectAnswer *answer, int node);
 
 /* The nodes without a usable answer, as a part of a sentence; palloc'd. */

@@ -1,6 +1,6 @@
 /*
  * waiting_here.h
- *		This server's sessions that wait for a lock, counted for other hosts.
+ *		Counts of this server's waiting sessions, for other hosts.
  */
 #ifndef REDLOCK_WAITING_HERE_H
 #define REDLOCK_WAITING_HERE_H

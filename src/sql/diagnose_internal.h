@@ -36,8 +36,8 @@ extern void diagnose_add(Diagnosis *diagnosis, Severity severity, const char *fi
 						 const char *remedy);
 
 /*
- * A check adds its faults.  Without a fault, the check returns a sentence about its facts, or NULL
- * if it had none.
+ * A check adds faults.  Without a fault, the check returns a sentence about the facts, or NULL
+ * without facts.
  */
 typedef const char *(*DiagnoseCheck)(Diagnosis *diagnosis);
 
