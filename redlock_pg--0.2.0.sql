@@ -371,6 +371,55 @@ COMMENT ON PROCEDURE redlock_lock_all(text[], interval, interval, redlock_scope,
 'Acquires the distributed locks on up to 64 resources, all or none, at session or call scope, as redlock_acquire_all does; redlock_token returns the token of each. Outside of a transaction block the call waits without a snapshot, as redlock_lock does';
 
 --
+-- Which names a role may lock
+--
+
+CREATE TABLE redlock_grants (
+    role regrole,
+    pattern text COLLATE "C",
+    PRIMARY KEY (role, pattern)
+);
+COMMENT ON TABLE redlock_grants IS
+'With redlock.restrict = on, a role locks only names that match its patterns, or patterns of roles whose privileges it has. See redlock_grant and redlock_revoke';
+COMMENT ON COLUMN redlock_grants.role IS
+'The role; a number if the role has been dropped';
+COMMENT ON COLUMN redlock_grants.pattern IS
+'Pattern of names, as of LIKE';
+GRANT SELECT ON redlock_grants TO PUBLIC;
+-- without grants of dropped roles: in another cluster the number may be another role's
+SELECT pg_catalog.pg_extension_config_dump('redlock_grants', 'WHERE role IN (SELECT oid FROM pg_catalog.pg_roles)');
+
+CREATE FUNCTION redlock_grants_change()
+RETURNS trigger
+AS 'MODULE_PATHNAME', 'redlock_grants_change'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION redlock_grants_change() IS
+'Trigger of redlock_grants: makes all sessions read the grants again, and refuses changes by other roles than the owner';
+REVOKE EXECUTE ON FUNCTION redlock_grants_change() FROM PUBLIC;
+CREATE TRIGGER redlock_grants_change BEFORE INSERT OR UPDATE OR DELETE ON redlock_grants
+    FOR EACH ROW EXECUTE FUNCTION redlock_grants_change();
+ALTER TABLE redlock_grants ENABLE ALWAYS TRIGGER redlock_grants_change;
+
+-- SECURITY DEFINER: the right to call a function is the right to grant.
+CREATE FUNCTION redlock_grant(role regrole, pattern text)
+RETURNS boolean
+AS 'MODULE_PATHNAME', 'redlock_grant'
+LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp;
+COMMENT ON FUNCTION redlock_grant(regrole, text) IS
+'Lets a role lock the names that match a pattern as of LIKE, with redlock.restrict = on; returns false if the role has this grant already. For administrators';
+REVOKE EXECUTE ON FUNCTION redlock_grant(regrole, text) FROM PUBLIC;
+
+CREATE FUNCTION redlock_revoke(role regrole, pattern text)
+RETURNS boolean
+AS 'MODULE_PATHNAME', 'redlock_revoke'
+LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp;
+COMMENT ON FUNCTION redlock_revoke(regrole, text) IS
+'Takes a grant of redlock_grant back; returns false if the role does not have this grant. Held locks stay held. For administrators';
+REVOKE EXECUTE ON FUNCTION redlock_revoke(regrole, text) FROM PUBLIC;
+
+--
 -- Runs of jobs
 --
 

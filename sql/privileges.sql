@@ -47,6 +47,9 @@ SELECT redlock_release_wanted('held');
 SELECT redlock_ask_release('held');
 SELECT redlock_force_release('held');
 SELECT redlock_stat_reset();
+SELECT redlock_grant('regress_redlock_no', '%');
+SELECT redlock_revoke('regress_redlock_no', '%');
+SELECT count(*) FROM redlock_grants;
 SELECT resource, state FROM redlock_locks WHERE state = 'held';
 SELECT count(*) = :nodes AS all_of_them FROM redlock_nodes;
 SELECT count(*) FROM redlock_hosts;
@@ -72,12 +75,13 @@ RESET ROLE;
 
 -- what an administrator may do can be granted
 GRANT EXECUTE ON FUNCTION redlock_holders, redlock_inspect, redlock_ask_release, redlock_force_release,
-    redlock_stat_reset TO regress_redlock_yes;
+    redlock_stat_reset, redlock_grant, redlock_revoke TO regress_redlock_yes;
 SET ROLE regress_redlock_yes;
 SELECT count(*) FROM redlock_holders('nothing');
 SELECT redlock_ask_release('nothing') IS NULL AS nothing;
 SELECT redlock_force_release('nothing') IS NULL AS nothing, count(*) > 0 AS nodes FROM redlock_inspect('nothing');
 SELECT redlock_stat_reset();
+SELECT redlock_grant('regress_redlock_yes', 'a'), redlock_revoke('regress_redlock_yes', 'a');
 RESET ROLE;
 
 -- All routines of the schema at once: what the views need is given back.

@@ -1,0 +1,29 @@
+/*
+ * grants.h
+ *		The patterns of names that roles may lock, with redlock.restrict = on.
+ *
+ * The table redlock_grants of the database has the patterns.
+ */
+#ifndef REDLOCK_GRANTS_H
+#define REDLOCK_GRANTS_H
+
+#include "session/request.h"
+
+/*
+ * Raises an error if redlock.restrict is on, unless the current role may lock all of these names:
+ * 42501 no pattern granted to the role matches a name; 55000 the database has no table of grants.
+ * Superusers may lock all names.
+ */
+extern void grants_check(const LockName *names, int count);
+
+/* What the table has, for redlock_diagnose. */
+typedef struct GrantsCount
+{
+	int all;
+	int dropped; /* grants of roles that have been dropped */
+} GrantsCount;
+
+/* Returns false if the database has no table of grants. */
+extern bool grants_count(GrantsCount *count);
+
+#endif /* REDLOCK_GRANTS_H */
