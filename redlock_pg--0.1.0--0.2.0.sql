@@ -424,26 +424,30 @@ ALTER TABLE redlock_shared_fences ENABLE REPLICA TRIGGER redlock_shared_fences_m
 --
 
 CREATE TABLE redlock_grants (
-    role regrole,
-    pattern text COLLATE "C",
-    PRIMARY KEY (role, pattern)
+    role name NOT NULL,
+    pattern text COLLATE "C" NOT NULL,
+    role_id oid NOT NULL, -- filled in by the trigger
+    PRIMARY KEY (role_id, pattern)
 );
 COMMENT ON TABLE redlock_grants IS
 'With redlock.restrict = on, a role locks only names that match its patterns, or patterns of roles whose privileges it has. See redlock_grant and redlock_revoke';
 COMMENT ON COLUMN redlock_grants.role IS
-'The role; a number if the role has been dropped';
+'Name of the role when the grant was made: for a restore of a dump';
 COMMENT ON COLUMN redlock_grants.pattern IS
 'Pattern of names, as of LIKE';
+COMMENT ON COLUMN redlock_grants.role_id IS
+'The role: a later role of the same name has another OID';
 GRANT SELECT ON redlock_grants TO PUBLIC;
--- without grants of dropped roles: in another cluster the number may be another role's
-SELECT pg_catalog.pg_extension_config_dump('redlock_grants', 'WHERE role IN (SELECT oid FROM pg_catalog.pg_roles)');
+-- Without grants of dropped and renamed roles: another role may have the name.
+SELECT pg_catalog.pg_extension_config_dump('redlock_grants',
+    'WHERE (role_id, role) IN (SELECT oid, rolname FROM pg_catalog.pg_roles)');
 
 CREATE FUNCTION redlock_grants_change()
 RETURNS trigger
 AS 'MODULE_PATHNAME', 'redlock_grants_change'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION redlock_grants_change() IS
-'Trigger of redlock_grants: makes all sessions read the grants again, and refuses changes by other roles than the owner';
+'Trigger of redlock_grants: finds the role by its name, makes all sessions read the grants again, refuses changes by other roles than the owner, and leaves out rows that logical replication brings';
 REVOKE EXECUTE ON FUNCTION redlock_grants_change() FROM PUBLIC;
 CREATE TRIGGER redlock_grants_change BEFORE INSERT OR UPDATE OR DELETE ON redlock_grants
     FOR EACH ROW EXECUTE FUNCTION redlock_grants_change();

@@ -10,6 +10,9 @@
  * role or of a membership makes it read again: a trigger of the table invalidates the table's
  * relcache entry, in all sessions and on standbys.
  *
+ * A grant belongs to the role with this OID, so a later role of the same name has no part in it.
+ * The name of the role is for dumps.
+ *
  * Any role may create a table of this name in a schema in which it may create.  So only a table
  * that belongs to the extension counts.
  */
@@ -47,13 +50,6 @@
 /* Patterns that an error lists. */
 #define LISTED_MAX 10
 
-/* The columns of redlock_grants. */
-enum
-{
-	ROLE = 1,
-	PATTERN = 2
-};
-
 typedef struct RolePatterns
 {
 	Oid role;
@@ -77,7 +73,6 @@ static void read_patterns(RolePatterns *read);
 static Relation open_table(void);
 static Oid find_table(void);
 static Oid schema_of(Oid extension);
-static bool is_usable(Relation table);
 static void watch(void);
 static void forget_table(Datum arg, Oid relation);
 static void forget_roles(Datum arg, int cache, uint32 hash);
@@ -200,8 +195,8 @@ read_patterns(RolePatterns *read)
 		TupleDesc desc = RelationGetDescr(table);
 		bool no_role;
 		bool no_pattern;
-		Oid role = DatumGetObjectId(heap_getattr(row, ROLE, desc, &no_role));
-		Datum value = heap_getattr(row, PATTERN, desc, &no_pattern);
+		Oid role = DatumGetObjectId(heap_getattr(row, GRANTS_ROLE_ID, desc, &no_role));
+		Datum value = heap_getattr(row, GRANTS_PATTERN, desc, &no_pattern);
 		char *pattern;
 
 		if (no_role || no_pattern || !has_privs_of_role(read->role, role))
@@ -228,12 +223,17 @@ grants_count(GrantsCount *count)
 	scan = systable_beginscan(table, InvalidOid, false, NULL, 0, NULL);
 	while (HeapTupleIsValid(row = systable_getnext(scan)))
 	{
+		TupleDesc desc = RelationGetDescr(table);
 		bool null;
-		Datum role = heap_getattr(row, ROLE, RelationGetDescr(table), &null);
+		Oid role = DatumGetObjectId(heap_getattr(row, GRANTS_ROLE_ID, desc, &null));
+		const char *name = GetUserNameFromId(role, true);
+		Datum then = heap_getattr(row, GRANTS_ROLE, desc, &null);
 
 		count->all++;
-		if (null || !SearchSysCacheExists1(AUTHOID, role))
+		if (name == NULL)
 			count->dropped++;
+		else if (null || strcmp(NameStr(*DatumGetName(then)), name) != 0)
+			count->renamed++;
 	}
 	systable_endscan(scan);
 	table_close(table, AccessShareLock);
@@ -248,7 +248,7 @@ open_table(void)
 
 	table_id = find_table();
 	table = OidIsValid(table_id) ? try_table_open(table_id, AccessShareLock) : NULL;
-	if (table != NULL && !is_usable(table))
+	if (table != NULL && !grants_is_table(table))
 	{
 		table_close(table, AccessShareLock);
 		table = NULL;
@@ -291,15 +291,15 @@ schema_of(Oid extension)
 	return schema;
 }
 
-/* The owner may have altered the table. */
-static bool
-is_usable(Relation table)
+bool
+grants_is_table(Relation table)
 {
 	TupleDesc desc = RelationGetDescr(table);
 
-	return table->rd_rel->relkind == RELKIND_RELATION && desc->natts >= PATTERN &&
-		   TupleDescAttr(desc, ROLE - 1)->atttypid == REGROLEOID &&
-		   TupleDescAttr(desc, PATTERN - 1)->atttypid == TEXTOID;
+	return table->rd_rel->relkind == RELKIND_RELATION && desc->natts >= GRANTS_ROLE_ID &&
+		   TupleDescAttr(desc, GRANTS_ROLE - 1)->atttypid == NAMEOID &&
+		   TupleDescAttr(desc, GRANTS_PATTERN - 1)->atttypid == TEXTOID &&
+		   TupleDescAttr(desc, GRANTS_ROLE_ID - 1)->atttypid == OIDOID;
 }
 
 /* Learns of each change of the table, of roles and of memberships, from now on. */

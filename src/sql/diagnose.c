@@ -311,8 +311,16 @@ check_grants(Diagnosis *diagnosis)
 		diagnose_add(
 			diagnosis, DIAGNOSE_WARNING,
 			psprintf("Grants of dropped roles in redlock_grants: %d.", count.dropped),
-			"Run SELECT redlock_revoke(role, pattern) FROM redlock_grants WHERE role::text "
-			"~ '^[0-9]+$'.");
+			"Run SELECT redlock_revoke(role_id, pattern) FROM redlock_grants WHERE role_id "
+			"NOT IN (SELECT oid FROM pg_roles).");
+	if (count.renamed > 0)
+		diagnose_add(
+			diagnosis, DIAGNOSE_WARNING,
+			psprintf("Grants of renamed roles in redlock_grants, which pg_dump leaves out: "
+					 "%d.",
+					 count.renamed),
+			"Run SELECT redlock_grant(role_id, pattern) FROM redlock_grants WHERE role_id IN "
+			"(SELECT oid FROM pg_roles).");
 	if (redlock_restrict && count.all == 0)
 		diagnose_add(diagnosis, DIAGNOSE_WARNING,
 					 is_there ? "redlock.restrict is on, and no role has a grant: only superusers "

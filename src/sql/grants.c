@@ -2,11 +2,13 @@
  * grants.c
  *		redlock_grant and redlock_revoke: the patterns of names that roles may lock.
  *
- * A grant names the role by its OID, in a column of type regrole.  So a later role of the same name
- * has no grants of a dropped role, a renamed role keeps its grants, and pg_dump writes the name.
+ * Rows of redlock_grants belong to this database and to the roles of this cluster.  A trigger finds
+ * the role of each row by its name, also when a dump is restored.  Logical replication, as of a
+ * publication FOR ALL TABLES, brings no rows: it brings no roles and no privileges either.
  */
 #include "postgres.h"
 
+#include "access/htup_details.h"
 #include "catalog/pg_type.h"
 #include "commands/trigger.h"
 #include "executor/spi.h"
@@ -19,9 +21,9 @@
 #include "utils/inval.h"
 #include "utils/lsyscache.h"
 #include "utils/rel.h"
-#include "utils/syscache.h"
 
 #include "protocol/pattern.h"
+#include "session/grants.h"
 #include "shared/lease.h"
 #include "shared/text.h"
 
@@ -35,31 +37,52 @@ PG_FUNCTION_INFO_V1(redlock_grants_change);
 static void check_arguments(FunctionCallInfo fcinfo);
 static void check_pattern(const char *pattern);
 static const char *fault_text(const char *utf8);
-static bool change(FunctionCallInfo fcinfo, const char *format);
+static bool change(FunctionCallInfo fcinfo, const char *format, Oid type, Datum *values);
+static bool has_same_role(HeapTuple one, HeapTuple other, TupleDesc desc);
+static HeapTuple with_role_id(HeapTuple row, TupleDesc desc);
 
-/* redlock_grant(role, pattern); SECURITY DEFINER */
+/*
+ * redlock_grant(role, pattern); SECURITY DEFINER
+ *
+ * A role that was renamed gets its new name into the row.
+ */
 Datum
 redlock_grant(PG_FUNCTION_ARGS)
 {
+	Datum values[2];
+	NameData name;
+	char *role;
+
 	PreventCommandIfReadOnly("redlock_grant()");
 	check_arguments(fcinfo);
-	if (!SearchSysCacheExists1(AUTHOID, PG_GETARG_DATUM(0)))
+	role = GetUserNameFromId(PG_GETARG_OID(0), true);
+	if (role == NULL)
 		ereport(ERROR, (errcode(ERRCODE_UNDEFINED_OBJECT),
 						errmsg("role with OID %u does not exist", PG_GETARG_OID(0))));
 	check_pattern(text_to_cstring(PG_GETARG_TEXT_PP(1)));
-	PG_RETURN_BOOL(change(fcinfo, "INSERT INTO %s.redlock_grants (role, pattern) VALUES ($1, $2)"
-								  " ON CONFLICT DO NOTHING"));
+	namestrcpy(&name, role);
+	values[0] = NameGetDatum(&name);
+	values[1] = PG_GETARG_DATUM(1);
+	PG_RETURN_BOOL(change(fcinfo,
+						  "INSERT INTO %s.redlock_grants AS g (role, pattern) VALUES ($1, $2)"
+						  " ON CONFLICT (role_id, pattern) DO UPDATE SET role = EXCLUDED.role"
+						  " WHERE g.role OPERATOR(pg_catalog.<>) EXCLUDED.role",
+						  NAMEOID, values));
 }
 
 /* redlock_revoke(role, pattern); SECURITY DEFINER.  The role may have been dropped. */
 Datum
 redlock_revoke(PG_FUNCTION_ARGS)
 {
+	Datum values[] = {PG_GETARG_DATUM(0), PG_GETARG_DATUM(1)};
+
 	PreventCommandIfReadOnly("redlock_revoke()");
 	check_arguments(fcinfo);
-	PG_RETURN_BOOL(change(fcinfo, "DELETE FROM %s.redlock_grants"
-								  " WHERE role OPERATOR(pg_catalog.=) $1"
-								  " AND pattern OPERATOR(pg_catalog.=) $2"));
+	PG_RETURN_BOOL(change(fcinfo,
+						  "DELETE FROM %s.redlock_grants"
+						  " WHERE role_id OPERATOR(pg_catalog.=) $1"
+						  " AND pattern OPERATOR(pg_catalog.=) $2",
+						  OIDOID, values));
 }
 
 static void
@@ -113,13 +136,15 @@ fault_text(const char *utf8)
 	return NULL;
 }
 
-/* Executes the statement; returns whether it changed a row. */
+/*
+ * Executes the statement, whose $1 has this type, and whose $2 is a text; returns whether a row was
+ * written or deleted.
+ */
 static bool
-change(FunctionCallInfo fcinfo, const char *format)
+change(FunctionCallInfo fcinfo, const char *format, Oid type, Datum *values)
 {
 	const char *schema = get_namespace_name(get_func_namespace(fcinfo->flinfo->fn_oid));
-	Oid types[] = {REGROLEOID, TEXTOID};
-	Datum values[] = {PG_GETARG_DATUM(0), PG_GETARG_DATUM(1)};
+	Oid types[] = {type, TEXTOID};
 	bool changed;
 	int rc;
 
@@ -134,23 +159,70 @@ change(FunctionCallInfo fcinfo, const char *format)
 }
 
 /*
- * redlock_grants_change(), a trigger of redlock_grants.  Default privileges of the schema may let
- * other roles write to the table, so the trigger refuses them.
+ * redlock_grants_change(), a trigger of redlock_grants
+ *
+ * Default privileges of the schema may let other roles than the owner write to the table, so the
+ * trigger refuses them.
  */
 Datum
 redlock_grants_change(PG_FUNCTION_ARGS)
 {
 	TriggerData *trigger = (TriggerData *) fcinfo->context;
+	TupleDesc desc;
 
 	if (!CALLED_AS_TRIGGER(fcinfo) || !TRIGGER_FIRED_BEFORE(trigger->tg_event) ||
-		!TRIGGER_FIRED_FOR_ROW(trigger->tg_event))
+		!TRIGGER_FIRED_FOR_ROW(trigger->tg_event) || !grants_is_table(trigger->tg_relation))
 		ereport(ERROR, (errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
 						errmsg("redlock_grants_change is for the rows of redlock_grants only")));
+	desc = RelationGetDescr(trigger->tg_relation);
+	if (SessionReplicationRole == SESSION_REPLICATION_ROLE_REPLICA)
+		return PointerGetDatum(NULL);
 	if (!has_privs_of_role(GetUserId(), trigger->tg_relation->rd_rel->relowner))
 		ereport(ERROR, (errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
 						errmsg("only the owner of redlock_grants may change its rows"),
 						errhint("Call redlock_grant or redlock_revoke.")));
 	CacheInvalidateRelcache(trigger->tg_relation); /* see session/grants.c */
-	return PointerGetDatum(TRIGGER_FIRED_BY_UPDATE(trigger->tg_event) ? trigger->tg_newtuple
-																	  : trigger->tg_trigtuple);
+	if (TRIGGER_FIRED_BY_INSERT(trigger->tg_event))
+		return PointerGetDatum(with_role_id(trigger->tg_trigtuple, desc));
+	if (TRIGGER_FIRED_BY_DELETE(trigger->tg_event))
+		return PointerGetDatum(trigger->tg_trigtuple);
+	/* an unchanged name may be another role's by now */
+	if (has_same_role(trigger->tg_trigtuple, trigger->tg_newtuple, desc))
+		return PointerGetDatum(trigger->tg_newtuple);
+	return PointerGetDatum(with_role_id(trigger->tg_newtuple, desc));
+}
+
+static bool
+has_same_role(HeapTuple one, HeapTuple other, TupleDesc desc)
+{
+	bool null;
+	bool other_null;
+	Datum name = heap_getattr(one, GRANTS_ROLE, desc, &null);
+	Datum other_name = heap_getattr(other, GRANTS_ROLE, desc, &other_null);
+
+	return !null && !other_null &&
+		   strcmp(NameStr(*DatumGetName(name)), NameStr(*DatumGetName(other_name))) == 0;
+}
+
+/* Returns NULL if no role has the name: a dump may come from another cluster. */
+static HeapTuple
+with_role_id(HeapTuple row, TupleDesc desc)
+{
+	int column = GRANTS_ROLE_ID;
+	bool null;
+	Datum role = heap_getattr(row, GRANTS_ROLE, desc, &null);
+	Datum role_id;
+
+	if (null)
+		return row; /* the constraint refuses the row */
+	role_id = ObjectIdGetDatum(get_role_oid(NameStr(*DatumGetName(role)), true));
+	if (!OidIsValid(DatumGetObjectId(role_id)))
+	{
+		ereport(WARNING, (errcode(ERRCODE_UNDEFINED_OBJECT),
+						  errmsg("role \"%s\" does not exist, and its grant is left out",
+								 NameStr(*DatumGetName(role))),
+						  errhint("Create the role, then call redlock_grant.")));
+		return NULL;
+	}
+	return heap_modify_tuple_by_cols(row, desc, 1, &column, &role_id, &null);
 }
