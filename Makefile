@@ -34,7 +34,7 @@ OBJS = redlock_pg.o $(patsubst %,src/%.o, \
 	session/loss session/loss_alarm session/misuse session/permit_queue session/request \
 	session/request_errors session/request_lease session/runs session/scan_locks session/session session/session_attach \
 	session/transaction \
-	sql/arguments sql/diagnose sql/diagnose_hosts sql/diagnose_nodes sql/fencing sql/grants sql/inspect sql/intervals sql/last_run sql/locks sql/merge sql/procedure sql/run sql/stat_views sql/terms sql/views)
+	sql/arguments sql/diagnose sql/diagnose_hosts sql/diagnose_nodes sql/fencing sql/granting sql/inspect sql/intervals sql/last_run sql/locks sql/merge sql/procedure sql/run sql/stat_views sql/terms sql/views)
 
 EXTENSION = redlock_pg
 DATA = redlock_pg--0.1.0.sql redlock_pg--0.1.0--0.2.0.sql redlock_pg--0.2.0.sql

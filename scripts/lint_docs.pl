@@ -369,7 +369,7 @@ sub objects
 		my ($name, $list) = ($1, $2);
 
 		$objects{$name} = 1;
-		$columns{$name} = [ $list =~ /^\s+(\w+)/mg ];
+		$columns{$name} = [ $list =~ /^\s+(?!PRIMARY KEY)(\w+)/mg ];
 	}
 	$objects{$1} = 1 while $sql =~ /^CREATE TYPE (\w+)/mg;
 	die "no functions in $script\n" if keys %functions < 5;

@@ -38,32 +38,32 @@ sub is_denied
 	my $result = $session->run($sql);
 
 	local $Test::Builder::Level = $Test::Builder::Level + 1;
-	is("$result->{state} $result->{message}", '42501 permission denied for redlock "t/1"', $what);
+	is("$result->{state} $result->{message}", '42501 permission denied for redlock "own/1"', $what);
 	return;
 }
 
 # ---- another session grants and revokes ----
 
 my $tenant = session_as('tenant');
-my $try = "SELECT redlock_try('t/1')";
+my $try = "SELECT redlock_try('own/1')";
 
 is($admin->query('SHOW redlock.restrict'), 'off', 'the setting of a database is for new sessions');
 is_denied($tenant, $try, 'no grant');
-$admin->query("SELECT redlock_grant('tenant', 't/%')");
+$admin->query("SELECT redlock_grant('tenant', 'own/%')");
 is($tenant->query($try), 't', 'a grant counts at once');
 $tenant->query('BEGIN ISOLATION LEVEL REPEATABLE READ');
-is($tenant->query("SELECT redlock_try('t/1'), redlock_try('t/2', scope => 'session')"), 't|t', 'a transaction holds locks');
-$admin->query("BEGIN; SELECT redlock_revoke('tenant', 't/%')");
+is($tenant->query("SELECT redlock_try('own/1'), redlock_try('own/2', scope => 'session')"), 't|t', 'a transaction holds locks');
+$admin->query("BEGIN; SELECT redlock_revoke('tenant', 'own/%')");
 is($tenant->query("SAVEPOINT s; $try"), 't', 'a revoke counts not before its commit');
 $admin->query('COMMIT');
 is_denied($tenant, $try, 'and then at once, also in a transaction with an older snapshot');
-is($tenant->query("ROLLBACK TO s; SELECT redlock_check('t/1') > '0'"), 't', 'the held lock stays');
+is($tenant->query("ROLLBACK TO s; SELECT redlock_check('own/1') > '0'"), 't', 'the held lock stays');
 is($tenant->query('COMMIT'), '', 'the transaction commits');
-is($tenant->query("SELECT redlock_release('t/2')"), 't', 'a lock of session scope can be released');
-is($admin->query("SELECT redlock_try('t/1', scope => 'session'), redlock_release('t/1')"), 't|t', 'both are free');
+is($tenant->query("SELECT redlock_release('own/2')"), 't', 'a lock of session scope can be released');
+is($admin->query("SELECT redlock_try('own/1', scope => 'session'), redlock_release('own/1')"), 't|t', 'both are free');
 
 # many roles of one session
-$admin->query("CREATE ROLE group_of_many; SELECT redlock_grant('group_of_many', 't/%'); SELECT redlock_grant('tenant', 't/%')");
+$admin->query("CREATE ROLE group_of_many; SELECT redlock_grant('group_of_many', 'own/%'); SELECT redlock_grant('tenant', 'own/%')");
 $admin->query("CREATE ROLE many$_; SELECT redlock_grant('many$_', 'many$_')") foreach 1 .. 10;
 my $many = session($host);
 my $wrong = 0;
@@ -93,13 +93,13 @@ is($tenant->run('SET redlock.restrict = off')->{state}, '42501', 'the role canno
 my $run = exec_start($host, [ '-U', 'tenant', 'n/1' ], ['true']);
 is($run->code, 125, 'redlock-exec fails');
 like($run->err, qr/permission denied for redlock "n\/1".*redlock_grant\('tenant', 'n\/1'\)/s, 'with the reason and the way out');
-is(exec_code($host, [ '-U', 'tenant', 't/1' ], ['true']), 0, 'and runs a command under a lock of the role');
+is(exec_code($host, [ '-U', 'tenant', 'own/1' ], ['true']), 0, 'and runs a command under a lock of the role');
 
 # ---- procedures wait without a snapshot ----
 
 my $holder = session_as('tenant');
-$holder->query("SELECT redlock_acquire_all(ARRAY['t/1', 't/2'], scope => 'session')");
-foreach my $call ("redlock_lock('t/1')", "redlock_lock_all(ARRAY['t/2', 't/1'])", "redlock_run('t/1', 'SELECT 1', wait => '1 h')")
+$holder->query("SELECT redlock_acquire_all(ARRAY['own/1', 'own/2'], scope => 'session')");
+foreach my $call ("redlock_lock('own/1')", "redlock_lock_all(ARRAY['own/2', 'own/1'])", "redlock_run('own/1', 'SELECT 1', wait => '1 h')")
 {
 	$tenant->quit;
 	$tenant = session_as('tenant'); # which has not read the grants
@@ -125,9 +125,9 @@ wait_nodes_ready($standby, 3);
 my $there = session_as('tenant', $standby);
 is($there->query($try), 't', 'the grants count on a standby');
 $there->query('BEGIN');
-is($there->query('SELECT redlock_try(\'t/3\')'), 't', 'in a transaction');
-$admin->query("SELECT redlock_revoke('tenant', 't/%')");
-wait_until(sub { $there->query('SAVEPOINT s'); $there->run("SELECT redlock_try('t/3')")->{state} eq '42501' }, 'a revoke reaches the standby');
+is($there->query('SELECT redlock_try(\'own/3\')'), 't', 'in a transaction');
+$admin->query("SELECT redlock_revoke('tenant', 'own/%')");
+wait_until(sub { $there->query('SAVEPOINT s'); $there->run("SELECT redlock_try('own/3')")->{state} eq '42501' }, 'a revoke reaches the standby');
 $there->query('ROLLBACK');
 $admin->query("GRANT group_of_many TO tenant");
 wait_until(sub { $there->run($try)->{out} eq 't' }, 'a membership, too');
@@ -139,7 +139,7 @@ $admin->query('REVOKE group_of_many FROM tenant');
 
 # ---- the extension is dropped and created ----
 
-$admin->query("SELECT redlock_grant('tenant', 't/%')");
+$admin->query("SELECT redlock_grant('tenant', 'own/%')");
 is($tenant->query($try), 't', 'a session has read the grants');
 $tenant->query("PREPARE try AS $try; EXECUTE try");
 $admin->query('SET client_min_messages = error; DROP EXTENSION redlock_pg CASCADE');
@@ -156,8 +156,8 @@ $admin->query('ALTER EXTENSION redlock_pg UPDATE');
 is_denied($tenant, $try, 'after the update');
 # in another schema than the first of the search path
 $admin->query('CREATE SCHEMA locks; ALTER EXTENSION redlock_pg SET SCHEMA locks');
-$admin->query("SELECT locks.redlock_grant('tenant', 't/%'); GRANT USAGE ON SCHEMA locks TO tenant");
-is($tenant->query("SELECT locks.redlock_try('t/1')"), 't', 'the extension in another schema');
+$admin->query("SELECT locks.redlock_grant('tenant', 'own/%'); GRANT USAGE ON SCHEMA locks TO tenant");
+is($tenant->query("SELECT locks.redlock_try('own/1')"), 't', 'the extension in another schema');
 $admin->query('ALTER EXTENSION redlock_pg SET SCHEMA public');
 is($tenant->query($try), 't', 'and back');
 
@@ -175,7 +175,7 @@ $target->safe_psql('postgres', 'CREATE DATABASE restored');
 my ($out, $error) = ('', '');
 ok(run_log([ 'pg_restore', '--exit-on-error', '-d', $target->connstr('restored'), $dump ], '>', \$out, '2>', \$error), 'restored') or diag($error);
 is($target->safe_psql('restored', "SELECT role, pattern, role_id = role::regrole FROM redlock_grants ORDER BY 1, 2"),
-	"tenant|t/%|t", 'the grants of a role that both clusters have, by its name; not of a dropped or renamed role');
+	"tenant|own/%|t", 'the grants of a role that both clusters have, by its name; not of a dropped or renamed role');
 isnt($target->safe_psql('restored', "SELECT 'tenant'::regrole::oid"), $admin->query("SELECT 'tenant'::regrole::oid"), 'which has another OID there');
 $target->safe_psql('postgres', 'ALTER DATABASE restored SET redlock.restrict = on');
 my $restored = session_as('tenant', $target, dbname => 'restored');
@@ -186,7 +186,7 @@ $restored->quit;
 # the same cluster: all grants that the dump has
 $admin->query('CREATE DATABASE again');
 command_ok([ 'pg_restore', '--exit-on-error', '-d', $host->connstr('again'), $dump ], 'restored beside the original');
-is($host->safe_psql('again', 'SELECT role, pattern FROM redlock_grants ORDER BY 1, 2'), "missing|%\nmissing|a\\_b\ntenant|t/%", 'the same grants');
+is($host->safe_psql('again', 'SELECT role, pattern FROM redlock_grants ORDER BY 1, 2'), "missing|%\nmissing|a\\_b\ntenant|own/%", 'the same grants');
 
 # ---- what is found ----
 

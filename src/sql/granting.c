@@ -1,5 +1,5 @@
 /*
- * grants.c
+ * granting.c
  *		redlock_grant and redlock_revoke: the patterns of names that roles may lock.
  *
  * Rows of redlock_grants belong to this database and to the roles of this cluster.  A trigger finds
