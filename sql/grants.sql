@@ -1,10 +1,9 @@
--- redlock.restrict: a role locks only names that match the patterns granted to it.
+-- redlock.restrict: a role locks only names like its granted patterns.
 --
--- Protects from: a tenant that takes, tries, attaches to, extends, asks for or frees the lock of
--- another tenant, by any function, or leaves a run of another tenant's job; a held lock that can't
--- be released after a revoke; a grant that outlives its transaction, passes to a role that does not
--- have the grantee's privileges, or depends on a collation; a role that grants without the right; a
--- table of grants that a role has made itself.
+-- Protects from: a tenant taking, attaching to, extending or freeing another tenant's lock, by any
+-- function, or leaving a run of another tenant's job; a held lock without a release after a revoke;
+-- a grant outliving its transaction, passing to a role without the grantee's privileges, or
+-- depending on a collation; a role granting without the right; a forged table of grants.
 
 CREATE ROLE regress_redlock_a;
 CREATE ROLE regress_redlock_b;
@@ -210,7 +209,7 @@ ROLLBACK;
 -- Roles
 --
 
--- a member has the grants of its group, unless it does not inherit
+-- a member has the grants of its group, with INHERIT only
 SET ROLE regress_redlock_member;
 SELECT redlock_try('a/1', scope => 'session'), redlock_release('a/1');
 SET ROLE regress_redlock_distant;

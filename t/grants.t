@@ -1,10 +1,10 @@
 # redlock.restrict on servers: grants in other sessions, on a standby, in a dump, in each encoding.
 #
-# Protects from: a session that goes on with a revoked grant, in a long transaction, or on a standby;
-# a revoke that takes a held lock, or its release; a procedure that reads the grants, and then waits
-# with a snapshot; a session of a dropped extension that crashes or keeps its grants; a client that
-# turns the restriction off; a dump that does not restore, or whose grants reach a role of the same
-# name as a dropped or renamed role.
+# Protects from: a session going on with a revoked grant, in a long transaction or on a standby; a
+# revoke taking a held lock, or its release; a procedure waiting with a snapshot after reading the
+# grants; a crash, or old grants, after the extension was dropped; a client turning the restriction
+# off; a failing restore of a dump; grants reaching a role with the name of a dropped or renamed
+# role.
 
 use strict;
 use warnings;

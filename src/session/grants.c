@@ -10,11 +10,11 @@
  * role or of a membership makes it read again: a trigger of the table invalidates the table's
  * relcache entry, in all sessions and on standbys.
  *
- * A grant belongs to the role with this OID, so a later role of the same name has no part in it.
- * The name of the role is for dumps.
+ * A grant belongs to the role with its OID: a later role of the same name gains nothing.  The name
+ * of the role is for dumps.
  *
- * Any role may create a table of this name in a schema in which it may create.  So only a table
- * that belongs to the extension counts.
+ * A role with CREATE on the schema can make a table of this name, so a table counts only as a
+ * member of the extension.
  */
 #include "postgres.h"
 

@@ -23,7 +23,7 @@
  */
 extern void grants_check(const LockName *names, int count);
 
-/* What the table has, for redlock_diagnose. */
+/* Numbers of grants, for redlock_diagnose. */
 typedef struct GrantsCount
 {
 	int all;

@@ -44,7 +44,7 @@ static HeapTuple with_role_id(HeapTuple row, TupleDesc desc);
 /*
  * redlock_grant(role, pattern); SECURITY DEFINER
  *
- * A role that was renamed gets its new name into the row.
+ * Granting again to a renamed role writes the new name.
  */
 Datum
 redlock_grant(PG_FUNCTION_ARGS)
@@ -100,12 +100,14 @@ check_arguments(FunctionCallInfo fcinfo)
 static void
 check_pattern(const char *pattern)
 {
-	const char *fault = fault_text(pg_server_to_any(pattern, strlen(pattern), PG_UTF8));
+	int len = strlen(pattern);
+	const char *fault = fault_text(pg_server_to_any(pattern, len, PG_UTF8));
 
 	if (fault == NULL)
 		return;
 	ereport(ERROR, (errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-					errmsg("pattern \"%s\" matches no name of a redlock", pattern),
+					errmsg("pattern \"%.*s\" matches no name of a redlock",
+						   pg_mbcliplen(pattern, len, LOCK_NAME_MAX), pattern),
 					errdetail_internal("%s", fault),
 					errhint("Write %% for any characters, _ for one character, and a backslash "
 							"before a %%, _ or backslash of the name.")));
@@ -161,8 +163,7 @@ change(FunctionCallInfo fcinfo, const char *format, Oid type, Datum *values)
 /*
  * redlock_grants_change(), a trigger of redlock_grants
  *
- * Default privileges of the schema may let other roles than the owner write to the table, so the
- * trigger refuses them.
+ * Refuses all roles but the owner, since default privileges may let other roles write.
  */
 Datum
 redlock_grants_change(PG_FUNCTION_ARGS)

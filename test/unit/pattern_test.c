@@ -2,9 +2,8 @@
  * pattern_test.c
  *		Unit tests of patterns of names, src/protocol/pattern.c.
  *
- * Protects from: a pattern that matches a name which LIKE refuses, or the other way; a special
- * character of a name that widens the pattern of this name; a pattern that no name can match, taken
- * for good, or a good pattern refused.
+ * Protects from: a verdict other than that of LIKE; a special character of a name widening the
+ * pattern of this name; a good pattern refused, or a pattern without a possible name accepted.
  */
 #include "protocol/pattern.h"
 
