@@ -85,8 +85,8 @@ pattern_check(const char *pattern, size_t name_max)
 }
 
 /*
- * After a mismatch the last '%' takes one more character.  Earlier '%' need no second try: the parts
- * behind them have matched at the first possible place.
+ * After a mismatch the last '%' takes one more character.  Earlier '%' need no second try: the
+ * parts behind them have matched at the first possible place.
  */
 bool
 pattern_matches(const char *pattern, const char *name)
