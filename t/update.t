@@ -194,6 +194,12 @@ sub calls_work
 		redlock_shared_fences_merge => [
 			'CREATE TABLE other_table (); CREATE TRIGGER t BEFORE INSERT ON other_table FOR EACH ROW EXECUTE FUNCTION redlock_shared_fences_merge();'
 			  . ' INSERT INTO other_table DEFAULT VALUES', 'redlock_shared_fences_merge is for new rows of redlock_shared_fences only' ],
+		redlock_grant        => [ "SELECT redlock_grant('pg_monitor', 'n')", 't' ],
+		redlock_grants       => [ 'SELECT role, pattern FROM redlock_grants', 'pg_monitor|n' ],
+		redlock_revoke       => [ "SELECT redlock_revoke('pg_monitor', 'n')", 't' ],
+		redlock_grants_change => [
+			'CREATE TABLE third_table (); CREATE TRIGGER t BEFORE INSERT ON third_table FOR EACH ROW EXECUTE FUNCTION redlock_grants_change();'
+			  . ' INSERT INTO third_table DEFAULT VALUES', 'redlock_grants_change is for the rows of redlock_grants only' ],
 		redlock_scope        => [ "SELECT enum_range(NULL::redlock_scope)::text ~ '^{transaction,call,session(,detached)?}\$'", 't' ],
 		redlock_extend       => [
 			"WITH d AS MATERIALIZED (SELECT redlock_acquire('d', scope => 'detached', hold_at_most => '1 min') AS token)"
@@ -210,6 +216,7 @@ sub calls_work
 	  redlock_run redlock_lock_all redlock_release redlock_release_all redlock_lock redlock_release_idle redlock_fence_merge redlock_scope
 	  redlock_hosts redlock_host_rows redlock_runs redlock_runs_merge redlock_extend redlock_attach
 	  redlock_shared_fences redlock_shared_fences_merge redlock_roles redlock_role_rows
+	  redlock_grant redlock_grants redlock_revoke redlock_grants_change
 	  redlock_stat_nodes redlock_stat_node_rows redlock_stat_resources redlock_stat_resource_rows redlock_stat_reset);
 	my %member = map { $_ => 1 } split /\n/, $s->query(<<'SQL');
 SELECT coalesce(p.proname, c.relname, t.typname)
