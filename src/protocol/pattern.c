@@ -57,7 +57,6 @@ PatternFault
 pattern_check(const char *pattern, size_t name_max)
 {
 	size_t shortest = 0; /* bytes of the shortest name that matches */
-	bool open = false;   /* longer names match, too */
 	Part first = read_part(pattern);
 	Part last = {PART_END, 0, pattern};
 
@@ -69,15 +68,13 @@ pattern_check(const char *pattern, size_t name_max)
 	{
 		if (part.kind == PART_FAULT)
 			return PATTERN_ENDS_IN_ESCAPE;
-		if (part.kind == PART_ANY)
-			open = true;
-		else
+		if (part.kind != PART_ANY)
 			shortest++;
 		last = part;
 	}
 	if (shortest > name_max)
 		return PATTERN_LONG_NAMES;
-	if (first.kind == PART_BYTE && last.kind == PART_BYTE && (open || shortest > 1) &&
+	if (first.kind == PART_BYTE && last.kind == PART_BYTE &&
 		(((first.byte == '{' || first.byte == '[') && last.byte == '}') ||
 		 (first.byte == '(' && last.byte == ')')))
 		return PATTERN_LISTS;
