@@ -49,7 +49,7 @@ static int64 unasked_since_us; /* start of a wait for another session's unasked 
 static uint64 waiting_at_gate = 0; /* hash of the name at whose gate this session waits, or 0 */
 static const LockRequest *waiting; /* the request that waits there */
 static int free_permit;            /* see request_free_permit */
-static bool watching = false; /* the client is being watched */
+static bool watching = false;      /* the client is being watched */
 
 static bool acquire_all(const LockRequest *request, int64 deadline_us);
 static void let_others_give_back(const LockRequest *request, int from, int times,

@@ -52,6 +52,7 @@ extern bool request_acquire(const LockRequest *request);
 
 /* After request_acquire returned false for `skip`: the reason, a sentence; a static text. */
 extern const char *request_skipped(void);
+extern const char *request_skipped_name(void); /* of the request */
 
 /* Raises the reason as a notice.  The names of the request must still be there. */
 extern void request_tell_skipped(void);

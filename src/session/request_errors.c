@@ -202,6 +202,12 @@ request_skipped(void)
 	return skipped;
 }
 
+const char *
+request_skipped_name(void)
+{
+	return skipped_name;
+}
+
 void
 request_tell_skipped(void)
 {
@@ -250,17 +256,19 @@ holder_text(const LockRequest *request, int index)
 						   : "The nodes did not name the holder.";
 }
 
+/* A session that waits for a permit asks the nodes again and again: their short silence is no
+ * reason. */
 char *
 request_wait_text(const LockRequest *request, int index)
 {
 	Lease *lease = lease_of(index);
 	char *nodes;
 
-	if (lease == NULL || pg_atomic_read_u32(&lease->silent_nodes) == 0)
+	if (lease == NULL || pg_atomic_read_u32(&lease->silent_nodes) == 0 || !was_asked_long())
 		return holder_text(request, index);
 	nodes = lease_missing_nodes(lease);
 	return nodes[0] != '\0' ? psprintf("No usable answer from: %s.", nodes)
-						   : pstrdup("The broker has not asked the nodes yet.");
+							: pstrdup("The broker has not asked the nodes yet.");
 }
 
 /* Returns a sentence about the session of this server that is first. */

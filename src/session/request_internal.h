@@ -55,9 +55,9 @@ extern LeaseOpened request_open_lease(const LockRequest *request, int index, int
 extern void request_describe_holder(const LockRequest *request, Lease *lease);
 
 /*
- * request_log.c.  The first is called before each wait, if log_lock_waits is on.  It returns the time
- * to wait, at most timeout_ms: the next call must not be late for the log.  The second notes that
- * the first `count` names are granted.
+ * request_log.c.  The first is called before each wait, if log_lock_waits is on.  It returns the
+ * time to wait, at most timeout_ms: the next call must not be late for the log.  The second notes
+ * that the first `count` names are granted.
  */
 extern long request_log_wait(const LockRequest *request, int index, long timeout_ms);
 extern void request_log_granted(const LockRequest *request, int count);

@@ -2,9 +2,9 @@
  * request_log.c
  *		Lines in the server log about long waits, as PostgreSQL writes for log_lock_waits.
  *
- * PostgreSQL logs waits in its lock manager.  Here are the other waits of a request: for the nodes,
- * for another host, for a permit, and for a session of this server outside of the lock manager.
- * As in PostgreSQL, an error that ends a wait has no further line.
+ * PostgreSQL logs waits in its lock manager.  This file logs the other waits of a request: for the
+ * nodes, for another host, for a permit, and for a session of this server outside of the lock
+ * manager.  As in PostgreSQL, an error that ends a wait has no further line.
  */
 #include "postgres.h"
 
@@ -31,8 +31,9 @@ request_log_begin(void)
 }
 
 /*
- * Looks up names for the DETAIL, so takes a catalog snapshot; the wait goes on without one.  A
- * client that gets the line may clear the latch, so the caller must look before the next wait.
+ * Looks names up for the DETAIL, so takes a catalog snapshot.  The snapshot ends before the wait
+ * goes on.  To send the line to a client may clear the latch, so the wait ends at once, and the
+ * caller looks around.
  */
 long
 request_log_wait(const LockRequest *request, int index, long timeout_ms)
@@ -85,8 +86,8 @@ end_wait(bool granted)
 	logged = false;
 	if (!log_lock_waits)
 		return;
-	ereport(LOG, (granted ? errmsg("process %d acquired redlock \"%s\" after %s ms", MyProcPid, name,
-								   waited_text())
+	ereport(LOG, (granted ? errmsg("process %d acquired redlock \"%s\" after %s ms", MyProcPid,
+								   name, waited_text())
 						  : errmsg("process %d failed to acquire redlock \"%s\" after %s ms",
 								   MyProcPid, name, waited_text())));
 }

@@ -108,8 +108,7 @@ host_list_steps(void)
 void
 host_list_wait(long timeout_ms)
 {
-	(void) ConditionVariableTimedSleep(&shared->answered, timeout_ms,
-									   wait_event(WAITS_FOR_HOSTS));
+	(void) ConditionVariableTimedSleep(&shared->answered, timeout_ms, wait_event(WAITS_FOR_HOSTS));
 }
 
 void

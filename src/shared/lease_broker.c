@@ -211,9 +211,8 @@ void
 lease_tell_refused(Lease *lease, bool first)
 {
 	uint32 company = LEASE_AMONG;
-	bool among =
-		pg_atomic_read_u32(&lease->company) == LEASE_AMONG &&
-		pg_atomic_compare_exchange_u32(&lease->company, &company, LEASE_AMONG_REFUSED);
+	bool among = pg_atomic_read_u32(&lease->company) == LEASE_AMONG &&
+				 pg_atomic_compare_exchange_u32(&lease->company, &company, LEASE_AMONG_REFUSED);
 
 	if ((first || among) && lease_owner_lives(lease))
 		SetLatch(&GetPGProcByNumber(lease->owner_procno)->procLatch);

@@ -11,14 +11,10 @@
 #include "shared/wait_events.h"
 
 static const char *const name[WAITS] = {
-	[WAITS_FOR_NODES] = "RedlockNodes",
-	[WAITS_FOR_OTHER_HOST] = "RedlockOtherHost",
-	[WAITS_FOR_PERMIT] = "RedlockPermit",
-	[WAITS_IN_QUEUE] = "RedlockQueue",
-	[WAITS_FOR_RENEWAL] = "RedlockExtend",
-	[WAITS_FOR_INSPECTION] = "RedlockInspect",
-	[WAITS_FOR_HOSTS] = "RedlockHosts",
-	[WAITS_IN_BROKER] = "RedlockBrokerMain",
+	[WAITS_FOR_NODES] = "RedlockNodes",    [WAITS_FOR_OTHER_HOST] = "RedlockOtherHost",
+	[WAITS_FOR_PERMIT] = "RedlockPermit",  [WAITS_IN_QUEUE] = "RedlockQueue",
+	[WAITS_FOR_RENEWAL] = "RedlockExtend", [WAITS_FOR_INSPECTION] = "RedlockInspect",
+	[WAITS_FOR_HOSTS] = "RedlockHosts",    [WAITS_IN_BROKER] = "RedlockBrokerMain",
 };
 
 static uint32 number[WAITS];

@@ -227,14 +227,18 @@ acquire_and_run(const RunCall *call)
 static void
 skip(const RunCall *call)
 {
+	const char *reason = request_skipped();
+
+	if (call->request->count > 1)
+		reason = psprintf("Redlock \"%s\" is held by another. %s", request_skipped_name(), reason);
 	if (call->record->in_transaction)
 	{
-		runs_skip(call->record, request_skipped());
+		runs_skip(call->record, reason);
 		return;
 	}
 	SPI_connect_ext(SPI_OPT_NONATOMIC);
 	begin_record();
-	runs_skip(call->record, request_skipped());
+	runs_skip(call->record, reason);
 	SPI_commit(); /* the transaction after the call is not ours */
 	SPI_finish();
 }
@@ -346,9 +350,10 @@ check_command(const RunCall *call)
 		Node *statement = lfirst_node(RawStmt, cell)->stmt;
 
 		if (IsA(statement, TransactionStmt))
-			ereport(ERROR, (errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
-							errmsg("%s can't run %s", call->procedure, CreateCommandName(statement)),
-							errhint("Commit in a procedure or DO, and run the CALL or DO.")));
+			ereport(ERROR,
+					(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+					 errmsg("%s can't run %s", call->procedure, CreateCommandName(statement)),
+					 errhint("Commit in a procedure or DO, and run the CALL or DO.")));
 		if (IsA(statement, CopyStmt) && castNode(CopyStmt, statement)->filename == NULL)
 			ereport(ERROR, (errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
 							errmsg("%s can't run COPY to or from the client", call->procedure),
