@@ -90,7 +90,7 @@ cancel($on_b);
 
 # ---- the nodes ----
 
-my $short = $also_b->query("SELECT redlock_acquire('short', scope => 'detached', hold_at_most => '10 s', ttl => '16 s')");
+my $short = $also_b->query("SELECT redlock_acquire('short', scope => 'detached', hold_at_most => '16 s', ttl => '16 s')");
 $_->pause foreach @nodes;
 $on_b->send("SELECT redlock_acquire('other', wait => '10 min')");
 waits($on_b, 'RedlockNodes', 'a session waits for the answers of the nodes');
@@ -99,7 +99,7 @@ $on_b->send("SELECT * FROM redlock_holder('other')");
 waits($on_b, 'RedlockInspect', 'a session asks the nodes about a lock');
 cancel($on_b);
 # a renewal is due, and the caller needs it after half of the ttl
-wait_until(sub { $also_b->query("SELECT redlock_check('short', $short) < '8 s'") eq 't' }, 'half of the ttl is over');
+wait_until(sub { $also_b->query("SELECT redlock_check('short', $short) < '7 s'") eq 't' }, 'half of the ttl is over');
 $on_b->send("SELECT redlock_extend('short', $short, '10 min')");
 waits($on_b, 'RedlockExtend', 'a session waits for a renewal');
 cancel($on_b);
