@@ -25,14 +25,14 @@ OBJS = redlock_pg.o $(patsubst %,src/%.o, \
 	protocol/node_error protocol/node_index protocol/standing protocol/steps protocol/value protocol/waiters protocol/waiting_hosts protocol/wish protocol/words driver/driver driver/turns \
 	shared/alarm shared/clock shared/guc shared/holder shared/host_list shared/inspect_queue shared/lease shared/lease_broker \
 	shared/lease_entries shared/lease_gate shared/lease_memory shared/lease_shared shared/lease_stats shared/lease_unowned shared/lease_view \
-	shared/memory shared/new_names shared/node_stats shared/node_status shared/resource_stats shared/run_report shared/text shared/tls_file shared/url shared/waiting_here \
+	shared/memory shared/new_names shared/node_stats shared/node_status shared/resource_stats shared/run_report shared/text shared/tls_file shared/url shared/wait_events shared/waiting_here \
 	broker/broker broker/conflicts broker/deadlock broker/host_entry broker/host_pages broker/inspector broker/joint_file \
 	broker/leaving broker/local_wait broker/loop broker/marks broker/members broker/node broker/node_checks \
 	broker/node_local broker/node_news broker/node_pipeline broker/registry broker/resolver broker/script \
 	broker/subscription broker/timers broker/tls broker/told broker/trouble broker/waiting broker/world \
 	session/ask_hosts session/ask_release session/detached session/effects session/encoding session/fence session/force session/gate session/grants session/holdings session/inspect_lock session/run_notes session/list_waiting \
 	session/loss session/loss_alarm session/misuse session/permit_queue session/request \
-	session/request_errors session/request_lease session/runs session/scan_locks session/session session/session_attach \
+	session/request_errors session/request_lease session/request_log session/runs session/scan_locks session/session session/session_attach \
 	session/transaction \
 	sql/arguments sql/diagnose sql/diagnose_hosts sql/diagnose_nodes sql/fencing sql/granting sql/inspect sql/intervals sql/last_run sql/locks sql/merge sql/procedure sql/run sql/stat_views sql/terms sql/views)
 
@@ -40,7 +40,7 @@ EXTENSION = redlock_pg
 DATA = redlock_pg--0.1.0.sql redlock_pg--0.1.0--0.2.0.sql redlock_pg--0.2.0.sql
 PGFILEDESC = "redlock_pg - distributed locks for SQL"
 
-REGRESS = install arguments terms acquire token fence scopes views settings several shared permits advisory call_scope warnings hold keep_idle detached run allowed_scopes grants parallel privileges
+REGRESS = install arguments terms acquire token fence scopes views settings several shared permits advisory call_scope warnings hold keep_idle detached run run_all allowed_scopes grants parallel privileges
 ISOLATION = exclude sharing wait savepoint deadlock terminate handover locks skip fence_order
 ISOLATION_OPTS = --load-extension=redlock_pg
 TAP_TESTS = 1

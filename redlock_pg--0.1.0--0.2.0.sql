@@ -105,6 +105,20 @@ LANGUAGE C;
 COMMENT ON PROCEDURE redlock_run(text, text, interval, interval, interval, interval, interval, boolean, boolean, text, integer) IS
 'Runs an SQL command under the distributed lock on a resource, or skips the command with a notice if another session holds the lock for longer than "wait"; the command may be a CALL that commits. With "fence" the fencing token is recorded before the command, and before each of its commits that wrote. With "record" the table redlock_runs has a row of the run';
 
+CREATE PROCEDURE redlock_run_all(resources text[], command text,
+                                 wait interval DEFAULT '0',
+                                 ttl interval DEFAULT NULL,
+                                 hold_at_least interval DEFAULT NULL,
+                                 hold_at_most interval DEFAULT NULL,
+                                 keep_idle interval DEFAULT NULL,
+                                 fence boolean DEFAULT false,
+                                 record boolean DEFAULT false,
+                                 mode text DEFAULT 'exclusive')
+AS 'MODULE_PATHNAME', 'redlock_run_all'
+LANGUAGE C;
+COMMENT ON PROCEDURE redlock_run_all(text[], text, interval, interval, interval, interval, interval, boolean, boolean, text) IS
+'Runs an SQL command under the distributed locks on up to 64 resources, all or none, as redlock_run does under one. With "fence" all fencing tokens are recorded. With "record" the table redlock_runs has one row of the run, with the first name';
+
 CREATE PROCEDURE redlock_lock(resource text,
                               wait interval DEFAULT NULL,
                               ttl interval DEFAULT NULL,
@@ -294,6 +308,7 @@ BEGIN
                                                   THEN 'redlock_acquire'
                                                   WHEN p.prosrc IN ('redlock_try_all', 'redlock_try_detached')
                                                   THEN 'redlock_try'
+                                                  WHEN p.prosrc = 'redlock_run_all' THEN 'redlock_run'
                                                   ELSE p.proname END
           -- others may have functions of these names, too
           JOIN pg_depend d ON d.classid = 'pg_proc'::regclass AND d.objid = p.oid AND d.deptype = 'e'

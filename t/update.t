@@ -165,6 +165,7 @@ sub calls_work
 		redlock_counter_row => [ 'SELECT locks, taken_idle, recalled FROM redlock_counter_row()', '1|0|0' ],
 		redlock_fences       => [ "SELECT resource FROM redlock_fences WHERE resource = 'n'", 'n' ],
 		redlock_run          => [ "CALL redlock_run('n', 'DO \$\$ BEGIN END \$\$', '1 s', '30 s', '1 ms', '1 min')", '' ],
+		redlock_run_all      => [ "CALL redlock_run_all('{n,m}', 'SELECT redlock_check(''m'')')", '' ],
 		redlock_runs         => [ 'SELECT count(*) FROM redlock_runs', '0' ],
 		redlock_lock         => [ "CALL redlock_lock('n')", '' ],
 		redlock_lock_all     => [ "CALL redlock_lock_all('{n}'); SELECT redlock_release('n')", 't' ],
@@ -213,7 +214,7 @@ sub calls_work
 	  redlock_holder redlock_holders redlock_is_locked redlock_last_run redlock_waiters redlock_inspect redlock_release_wanted redlock_ask_release redlock_force_release redlock_diagnose
 	  redlock_lease_rows redlock_lock_rows redlock_nodes redlock_node_rows redlock_node_list_rows redlock_stats
 	  redlock_stats_row redlock_counter_row redlock_unsettled_row redlock_fences
-	  redlock_run redlock_lock_all redlock_release redlock_release_all redlock_lock redlock_release_idle redlock_fence_merge redlock_scope
+	  redlock_run redlock_run_all redlock_lock_all redlock_release redlock_release_all redlock_lock redlock_release_idle redlock_fence_merge redlock_scope
 	  redlock_hosts redlock_host_rows redlock_runs redlock_runs_merge redlock_extend redlock_attach
 	  redlock_shared_fences redlock_shared_fences_merge redlock_roles redlock_role_rows
 	  redlock_grant redlock_grants redlock_revoke redlock_grants_change
@@ -315,13 +316,14 @@ SQL
 SELECT p.proname, CASE WHEN p.proowner = 10 THEN 'superuser' ELSE p.proowner::regrole::text END, a.grantee::regrole, a.is_grantable, i.initprivs
   FROM pg_proc p LEFT JOIN aclexplode(p.proacl) a ON true
   LEFT JOIN pg_init_privs i ON i.classoid = 'pg_proc'::regclass AND i.objoid = p.oid
- WHERE p.proname IN ('redlock_acquire', 'redlock_acquire_all', 'redlock_run')
+ WHERE p.proname IN ('redlock_acquire', 'redlock_acquire_all', 'redlock_run', 'redlock_run_all')
        OR (p.proname IN ('redlock_try', 'redlock_try_all', 'redlock_try_detached') AND a.grantee <> a.grantor)
  ORDER BY 1
 SQL
 redlock_acquire|superuser|||
 redlock_acquire_all|superuser|||
 redlock_run|worker|||
+redlock_run_all|worker|||
 redlock_try|superuser|worker|t|
 redlock_try_all|superuser|worker|t|
 redlock_try_detached|superuser|worker|t|

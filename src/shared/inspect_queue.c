@@ -9,10 +9,10 @@
 #include "storage/condition_variable.h"
 #include "storage/shmem.h"
 
-#include "shared/compat.h"
 #include "shared/inspect_queue.h"
 #include "shared/lease.h"
 #include "shared/node_status.h"
+#include "shared/wait_events.h"
 
 /* The state of a place, which the named process changes. */
 typedef enum PlaceState
@@ -46,7 +46,6 @@ typedef struct Shared
 } Shared;
 
 static Shared *shared = NULL;
-static uint32 wait_event = 0;
 
 static int fill(const InspectQuestion *question, int places, PlaceState state);
 static bool move(int place, PlaceState from, PlaceState to);
@@ -152,7 +151,7 @@ void
 inspect_queue_wait(long timeout_ms)
 {
 	(void) ConditionVariableTimedSleep(&shared->changed, timeout_ms,
-									   REDLOCK_WAIT_EVENT(wait_event, "RedlockInspect"));
+									   wait_event(WAITS_FOR_INSPECTION));
 }
 
 void

@@ -521,8 +521,11 @@ extern void lease_set_held_by(Lease *lease, const char *held_by, bool by_host,
 /* Tells the holder of a permit queue that this permit is probably free; 0: some permit. */
 extern void lease_tell_permit(Lease *lease, int permit);
 
-/* Tells the owner of a refusal: the owner may have to release its later locks. */
-extern void lease_tell_refused(Lease *lease);
+/*
+ * Tells the owner of a refusal: the owner may have to release its later locks.  first: since the
+ * silence of the nodes; the owner now waits for a holder.
+ */
+extern void lease_tell_refused(Lease *lease, bool first);
 
 /* Returns false if all places for texts are in use: a place is free again with the entry. */
 extern bool lease_tell_deadlock(Lease *lease, const char *cycle);
