@@ -75,8 +75,7 @@ SELECT node, (state = 'ready')::int AS ready, (quarantine IS NOT NULL)::int AS q
   FROM redlock_nodes
  WHERE list <> 'leaving';
 
--- The histogram is redlock_node_answer_seconds: this query has its sum and count, the query
--- redlock_node_answer_seconds its buckets.
+-- Sum and count of the histogram redlock_node_answer_seconds.  The next query has the buckets.
 --
 -- query redlock_node 15: Traffic of this server with the listed nodes
 -- label node: Address of the node
@@ -115,7 +114,7 @@ SELECT node, e.class, e.total
                        ('other', s.other_errors)) AS e (class, total)
  WHERE n.list <> 'leaving';
 
--- A lock leaves the list when 20 other locks have waited longer; so rates are of the present list.
+-- The list changes: a lock leaves it when 20 other locks have waited longer.
 --
 -- query redlock_resources 15: The 20 locks of this server with the longest waits since the last reset
 -- label resource: Name of the lock; a lock with permits has one series

@@ -32,7 +32,7 @@ my $counts = "SELECT granted, (SELECT sum(commands) FROM redlock_stat_nodes),
 
 sub past { return $host->safe_psql('postgres', $past); }
 
-# The time of a hold that ends with its session, and what its release adds at the nodes.
+# Waits until the nodes have acknowledged all releases.  Afterwards nothing changes the counts.
 sub settled
 {
 	local $Test::Builder::Level = $Test::Builder::Level + 1;

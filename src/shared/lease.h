@@ -302,7 +302,7 @@ typedef struct LeaseTable
 	Latch *broker_latch; /* (q) NULL: no broker runs */
 	int broker_pid;      /* (q) 0: no broker runs */
 	LeaseCounts counts[COUNT_STRIPES];
-	pg_atomic_uint64 counts_reset_at; /* TimestampTz */
+	pg_atomic_uint64 reset_at;       /* of the counts; TimestampTz */
 	pg_atomic_uint32 losses[LOSSES]; /* count of lost leases; index: hash modulo LOSSES */
 	pg_atomic_uint32 more_joins;     /* joins beyond each session's own share (own_joins) */
 	pg_atomic_uint32 gates_ahead;    /* see lease_reserve_gates */
@@ -500,11 +500,11 @@ extern bool lease_copy(Lease *lease, Lease *copy);
 
 extern void lease_count(LeaseCounter counter);
 extern uint64 lease_counted(LeaseCounter counter); /* sum over all processes */
-extern TimestampTz lease_counts_reset_at(void);
-extern void lease_reset_counts(void);
-extern void lease_restore_counts(const uint64 *counter, TimestampTz reset_at); /* postmaster */
 extern int lease_broker_pid(void);                 /* 0: no broker runs */
 extern void lease_wake_broker(void);
+extern TimestampTz lease_counts_reset_at(void);
+extern void lease_reset_counts(void);
+extern void lease_restore_counts(const uint64 *counter, TimestampTz reset_at);
 
 /*
  * Statistics of resources

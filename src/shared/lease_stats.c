@@ -90,7 +90,7 @@ lease_stats_failed(uint64 hash, const char *name, int name_len, ResourceEvent ev
 	resource_stats_count(resource_stats_find(RESOURCE_STATS_NONE, hash, name, name_len), event,
 						 waited_us);
 	LWLockRelease(lease_lock_of(hash));
-	lease_count(event == RESOURCE_REFUSED	  ? COUNT_TRIES_REFUSED
+	lease_count(event == RESOURCE_REFUSED     ? COUNT_TRIES_REFUSED
 				: event == RESOURCE_TIMED_OUT ? COUNT_TIMED_OUT
 											  : COUNT_DEADLOCKS);
 }

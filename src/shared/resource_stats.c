@@ -83,7 +83,7 @@ resource_stats_find(int place, uint64 hash, const char *name, int name_len)
 	return least;
 }
 
-/* A reader that joins has a shared lock only, and changes no other count. */
+/* A joining reader has a shared lock, so raises `joined` alone. */
 static uint64
 usage_of(int place)
 {

@@ -31,7 +31,8 @@
 #define STATS_MAGIC 0x5265646c
 #define STATS_LAYOUT 1 /* raise after a change of a field that keeps the sizes */
 
-/* The file: this header, `nodes` of NodeStatsKept, `resources` of ResourceStatsKept, the checksum. */
+/* The file: this header, `nodes` of NodeStatsKept, `resources` of ResourceStatsKept, the checksum.
+ */
 typedef struct StatsHeader
 {
 	uint32 magic;
