@@ -2,7 +2,7 @@
 # and removes.
 #
 # Protects from: counts, times or starts of the statistics lost over a clean stop of a primary or a
-# standby, or given to another node; a release at the stop not counted; statistics that survive a
+# standby, or by a start that fails, or given to another node; a release at the stop not counted; statistics that survive a
 # crash or an immediate stop; a damaged or foreign file that keeps the server from starting, or
 # fills the views; a file that stays beside a running server.
 
@@ -69,6 +69,23 @@ foreach my $mode (qw(fast smart fast))
 	is((stat $file)[2] & 0777, (stat $host->data_dir . '/PG_VERSION')[2] & 0777, 'with the rights of the other files');
 	started();
 	is(past(), $before, "a $mode stop keeps all");
+}
+
+# ---- a start that fails ----
+
+{
+	my $before = past();
+	my $conf = $host->data_dir . '/postgresql.conf';
+	my $good = slurp_file($conf);
+
+	$host->stop;
+	append_to_file($conf, "listen_addresses = '192.0.2.1'\nunix_socket_directories = ''\n");
+	ok(!$host->start(fail_ok => 1), 'a server without an address does not start');
+	open my $out, '>', $conf or die "$conf: $!";
+	print $out $good;
+	close $out or die "$conf: $!";
+	started();
+	is(past(), $before, 'a failed start costs no statistics');
 }
 
 # ---- what happens at the stop, and after it ----

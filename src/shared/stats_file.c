@@ -31,8 +31,7 @@
 #define STATS_MAGIC 0x5265646c
 #define STATS_LAYOUT 1 /* raise after a change of a field that keeps the sizes */
 
-/* The file: this header, `nodes` of NodeStatsKept, `resources` of ResourceStatsKept, the checksum.
- */
+/* The header.  Then come `nodes` NodeStatsKept, `resources` ResourceStatsKept, and the checksum. */
 typedef struct StatsHeader
 {
 	uint32 magic;
@@ -49,7 +48,7 @@ typedef struct StatsHeader
 	int64 held_us;
 } StatsHeader;
 
-#define SIZE_MAX_OF_FILE                                                                           \
+#define STATS_FILE_SIZE_MAX                                                                        \
 	(sizeof(StatsHeader) + CORE_NODES_MAX * sizeof(NodeStatsKept) +                                \
 	 RESOURCE_STATS_MAX * sizeof(ResourceStatsKept) + sizeof(pg_crc32c))
 
@@ -83,7 +82,7 @@ write_at_exit(int code, Datum argument)
 	FILE *file;
 	bool good;
 
-	if (code != 0 || !stopped_cleanly())
+	if (!stopped_cleanly())
 		return;
 	file = AllocateFile(STATS_FILE ".new", PG_BINARY_W);
 	good = file != NULL && write_file(file);
@@ -100,7 +99,10 @@ write_at_exit(int code, Datum argument)
 	}
 }
 
-/* The exit code of an immediate stop is 0, too. */
+/*
+ * Also true if the start has failed before the recovery: then the file is written again.  The exit
+ * code does not tell: a failed start has code 1, and an immediate stop has code 0.
+ */
 static bool
 stopped_cleanly(void)
 {
@@ -201,12 +203,14 @@ read_file(void)
 	file = AllocateFile(STATS_FILE, PG_BINARY_R);
 	if (file == NULL && errno == ENOENT)
 		return;
-	contents = file != NULL ? palloc_extended(SIZE_MAX_OF_FILE + 1, MCXT_ALLOC_NO_OOM) : NULL;
-	if (contents == NULL)
-		fault = "The file can't be read.";
+	contents = file != NULL ? palloc_extended(STATS_FILE_SIZE_MAX + 1, MCXT_ALLOC_NO_OOM) : NULL;
+	if (file == NULL)
+		fault = psprintf("The file can't be read: %m.");
+	else if (contents == NULL)
+		fault = "There is not enough memory to read the file.";
 	else
 	{
-		size = fread(contents, 1, SIZE_MAX_OF_FILE + 1, file);
+		size = fread(contents, 1, STATS_FILE_SIZE_MAX + 1, file);
 		fault = verdict(contents, size);
 	}
 	if (file != NULL)
