@@ -25,7 +25,7 @@ OBJS = redlock_pg.o $(patsubst %,src/%.o, \
 	protocol/node_error protocol/node_index protocol/standing protocol/steps protocol/value protocol/waiters protocol/waiting_hosts protocol/wish protocol/words driver/driver driver/turns \
 	shared/alarm shared/clock shared/guc shared/holder shared/host_list shared/inspect_queue shared/lease shared/lease_broker \
 	shared/lease_entries shared/lease_gate shared/lease_memory shared/lease_shared shared/lease_stats shared/lease_unowned shared/lease_view \
-	shared/memory shared/new_names shared/node_stats shared/node_status shared/resource_stats shared/run_report shared/text shared/tls_file shared/url shared/wait_events shared/waiting_here \
+	shared/memory shared/new_names shared/node_stats shared/node_status shared/resource_stats shared/run_report shared/stats_file shared/text shared/tls_file shared/url shared/wait_events shared/waiting_here \
 	broker/broker broker/conflicts broker/deadlock broker/host_entry broker/host_pages broker/inspector broker/joint_file \
 	broker/leaving broker/local_wait broker/loop broker/marks broker/members broker/node broker/node_checks \
 	broker/node_local broker/node_news broker/node_pipeline broker/registry broker/resolver broker/script \

@@ -393,14 +393,24 @@ CREATE FUNCTION redlock_counter_row(OUT granted bigint, OUT refused bigint,
                                      OUT handed_over bigint, OUT woken bigint,
                                      OUT locks integer, OUT max_locks integer,
                                      OUT releasing integer, OUT broker_pid integer,
-                                     OUT taken_idle bigint, OUT recalled bigint)
+                                     OUT taken_idle bigint, OUT recalled bigint,
+                                     OUT joined bigint, OUT tries_refused bigint,
+                                     OUT timed_out bigint, OUT deadlocks bigint,
+                                     OUT total_wait_time double precision,
+                                     OUT total_hold_time double precision,
+                                     OUT stats_reset timestamptz)
 RETURNS record
 AS 'MODULE_PATHNAME', 'redlock_counter_row'
 LANGUAGE C VOLATILE PARALLEL RESTRICTED;
 COMMENT ON FUNCTION redlock_counter_row() IS
-'Counters since the server started; read them through the view redlock_stats';
+'Counters of this server; read them through the view redlock_stats';
 GRANT EXECUTE ON FUNCTION redlock_counter_row TO PUBLIC;
-CREATE OR REPLACE VIEW redlock_stats AS SELECT * FROM redlock_counter_row();
+CREATE OR REPLACE VIEW redlock_stats AS
+    SELECT granted, refused, unreachable, renewed, unrenewed, lost, released, handed_over, woken,
+           locks, max_locks, releasing, broker_pid, taken_idle, recalled
+      FROM redlock_counter_row();
+COMMENT ON VIEW redlock_stats IS
+'What this server counted since stats_reset, and the room for locks';
 DROP FUNCTION redlock_stats_row();
 
 -- What is recorded by those who share a lock, who are not in each other's way by adding rows.
@@ -655,12 +665,27 @@ COMMENT ON COLUMN redlock_roles.refused IS
 CREATE OR REPLACE VIEW redlock_stats AS
     SELECT c.granted, c.refused, c.unreachable, c.renewed, c.unrenewed, c.lost, c.released,
            c.handed_over, c.woken, c.locks, c.max_locks, c.releasing, c.broker_pid,
-           c.taken_idle, c.recalled, u.unsettled, u.kept_until
+           c.taken_idle, c.recalled, u.unsettled, u.kept_until, c.joined, c.tries_refused,
+           c.timed_out, c.deadlocks, c.total_wait_time, c.total_hold_time, c.stats_reset
       FROM redlock_counter_row() c, redlock_unsettled_row() u;
 COMMENT ON COLUMN redlock_stats.unsettled IS
 'Leases without a majority of each list of nodes in force; null while changed lists are not yet in force';
 COMMENT ON COLUMN redlock_stats.kept_until IS
 'End of keys that hold_at_least keeps after a release only at nodes of another list; null if there are none';
+COMMENT ON COLUMN redlock_stats.joined IS
+'Readers that joined the lease of other readers of this server';
+COMMENT ON COLUMN redlock_stats.tries_refused IS
+'Calls without a wait that found another holder, on this server or another';
+COMMENT ON COLUMN redlock_stats.timed_out IS
+'Calls that ended by wait or lock_timeout';
+COMMENT ON COLUMN redlock_stats.deadlocks IS
+'Calls that ended by a deadlock';
+COMMENT ON COLUMN redlock_stats.total_wait_time IS
+'Sum of the times from the call to the acquisition, the timeout or the deadlock, in milliseconds; without refused calls and joined readers';
+COMMENT ON COLUMN redlock_stats.total_hold_time IS
+'Sum of the times from an acquisition to the release, in milliseconds; of a shared lock from the first reader to the last reader';
+COMMENT ON COLUMN redlock_stats.stats_reset IS
+'Start of the counts and times: redlock_stat_reset, or a start of the server after a crash';
 
 GRANT SELECT ON redlock_roles TO PUBLIC;
 GRANT EXECUTE ON FUNCTION redlock_node_list_rows, redlock_role_rows, redlock_unsettled_row
@@ -701,13 +726,13 @@ LANGUAGE C VOLATILE PARALLEL RESTRICTED;
 COMMENT ON FUNCTION redlock_stat_resource_rows() IS
 'Counts and times of the most used resources; read them through the view redlock_stat_resources';
 
-CREATE FUNCTION redlock_stat_reset()
+CREATE FUNCTION redlock_stat_reset(target text DEFAULT NULL)
 RETURNS void
 AS 'MODULE_PATHNAME', 'redlock_stat_reset'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION redlock_stat_reset() IS
-'Sets the counts and times of redlock_stat_nodes and redlock_stat_resources to zero. For operators';
-REVOKE EXECUTE ON FUNCTION redlock_stat_reset() FROM PUBLIC;
+COMMENT ON FUNCTION redlock_stat_reset(text) IS
+'Sets the counts and times of redlock_stat_nodes (target nodes), redlock_stat_resources (resources) or redlock_stats (stats) to zero; null: of all. For operators';
+REVOKE EXECUTE ON FUNCTION redlock_stat_reset(text) FROM PUBLIC;
 
 CREATE VIEW redlock_stat_nodes AS SELECT * FROM redlock_stat_node_rows();
 COMMENT ON VIEW redlock_stat_nodes IS
@@ -741,7 +766,7 @@ COMMENT ON COLUMN redlock_stat_nodes.answer_histogram IS
 COMMENT ON COLUMN redlock_stat_nodes.memory_used IS
 'Bytes of memory that the node uses now; null if the node does not tell';
 COMMENT ON COLUMN redlock_stat_nodes.stats_reset IS
-'Start of the counts: redlock_stat_reset, the start of the server, or the first use of the node';
+'Start of the counts: redlock_stat_reset, the first use of the node, or a start of the server after a crash';
 
 CREATE VIEW redlock_stat_resources AS SELECT * FROM redlock_stat_resource_rows();
 COMMENT ON VIEW redlock_stat_resources IS
