@@ -1,8 +1,8 @@
 /*
  * lua_text.c
  *		The scripts that the nodes execute, made from redlock.lua, marker.lua, hosts.lua,
- *		readers.lua, inspect.lua, force_release.lua, scan.lua and run_note.lua by
- *		scripts/lua_text.pl: to be changed there.
+ *		readers.lua, inspect.lua, inspect_many.lua, key.lua, force_release.lua, scan.lua and
+ *		run_note.lua by scripts/lua_text.pl: to be changed there.
  */
 #include "protocol/lua.h"
 
@@ -779,19 +779,20 @@ const char lua_readers_script[] =
 	"return told\n";
 
 const char lua_inspect_script[] =
-	"local call, try = redis.call, redis.pcall\n"
-	"local marker = try('GET', " TEXT(LUA_MARKER) ")\n"
-	"local replies = {type(marker) == 'string' and marker or ''}\n"
-	"local time = call('TIME')\n"
+	"local try = redis.pcall\n"
+	"local key = ARGV[1]\n"
+	"local marker, held, counter = try('GET', " TEXT(LUA_MARKER) "), try('GET', key), try('GET', key .. '\\0token')\n"
+	"local time = redis.call('TIME')\n"
 	"local now = time[1] * 1000 + math.floor(time[2] / 1000)\n"
-	"for i, key in ipairs(ARGV) do\n"
-	"local held = try('GET', key)\n"
-	"local counter = try('GET', key .. '\\0token')\n"
 	"local kind, count, hosts, permits = " TEXT(LUA_KEY_NONE) ", 0, {}, {}\n"
 	"local failed = type(held) == 'table' and not string.find(held.err, '^WRONGTYPE') and held\n"
+	"marker = type(marker) == 'string' and marker or ''\n"
+	"if failed then\n"
+	"return {marker, failed}\n"
+	"end\n"
 	"if type(held) == 'string' then\n"
 	"kind, held = " TEXT(LUA_KEY_STRING) ", string.sub(held, 1, " TEXT(LUA_HELD_MAX) ")\n"
-	"elseif held and not failed then\n"
+	"elseif held then\n"
 	"local found = try('HSCAN', key, 0)[2] or {}\n"
 	"local client\n"
 	"for j = 1, #found, 2 do\n"
@@ -805,8 +806,8 @@ const char lua_inspect_script[] =
 	"if kind == " TEXT(LUA_KEY_STRING) " and string.match(held, '^[%da-f]+:%d+:[%da-f]+()=[ ~]') == 60 then\n"
 	"local found = try('HGETALL', key .. '\\0readers')\n"
 	"for j = 1, #found, 2 do\n"
-	"local host, ends = string.match(found[j + 1], '^%d+:(%x+):%d+:(%d+)$')\n"
-	"if ends and ends - now > 0 then\n"
+	"local host, ends = string.match(found[j + 1], '^%d+:([%da-f]+):%d+:(%d+)$')\n"
+	"if ends and #host == " TEXT(LUA_HOST_DIGITS) " and ends - now > 0 then\n"
 	"count = count + 1\n"
 	"hosts[count] = count <= " TEXT(LUA_READERS_ASKED) " and host or nil\n"
 	"end\n"
@@ -817,11 +818,60 @@ const char lua_inspect_script[] =
 	"permits[n] = try('EXISTS', key .. " TEXT(LUA_PERMIT) " .. n) == 1 and '1' or '0'\n"
 	"end\n"
 	"end\n"
-	"replies[i + 1] = failed or {kind, held or '', call('PTTL', key),\n"
+	"return {marker, {kind, held or '', redis.call('PTTL', key),\n"
 	"type(counter) == 'string' and string.sub(counter, 1, " TEXT(LUA_HELD_MAX) ") or '',\n"
-	"count, table.concat(hosts), table.concat(permits)}\n"
+	"count, table.concat(hosts), table.concat(permits)}}\n";
+
+const char lua_inspect_many_script[] =
+	"local call, try = redis.call, redis.pcall\n"
+	"local marker = try('GET', " TEXT(LUA_MARKER) ")\n"
+	"local time = call('TIME')\n"
+	"local now = time[1] * 1000 + math.floor(time[2] / 1000)\n"
+	"local records, size = {}, 0\n"
+	"for key in string.gmatch(ARGV[1], '[^%z]+') do\n"
+	"local held = try('GET', key)\n"
+	"local kind, life, count, hosts = " TEXT(LUA_KEY_NONE) ", 0, 0, {}\n"
+	"local failed = type(held) == 'table' and not string.find(held.err, '^WRONGTYPE')\n"
+	"if failed then\n"
+	"kind, held = " TEXT(LUA_KEY_ERROR) ", ''\n"
+	"elseif held then\n"
+	"if type(held) == 'string' then\n"
+	"kind, held = " TEXT(LUA_KEY_STRING) ", string.sub(held, 1, " TEXT(LUA_HELD_MAX) ")\n"
+	"elseif held then\n"
+	"local found = try('HSCAN', key, 0)[2] or {}\n"
+	"local client\n"
+	"for j = 1, #found, 2 do\n"
+	"client = client or string.match(found[j], '^%x+%-%x+%-%x+%-%x+%-%x+:%d+')\n"
 	"end\n"
-	"return replies\n";
+	"local name = try('TYPE', key).ok\n"
+	"kind = " TEXT(LUA_KEY_OTHER) "\n"
+	"held = client and 'a Redisson lock of ' .. string.sub(client, 1, " TEXT(LUA_HELD_MAX) ")\n"
+	"or name and 'a key of type ' .. name or 'a key that is not a string'\n"
+	"end\n"
+	"if kind == " TEXT(LUA_KEY_STRING) " and string.match(held, '^[%da-f]+:%d+:[%da-f]+()=[ ~]') == 60 then\n"
+	"local found = try('HGETALL', key .. '\\0readers')\n"
+	"for j = 1, #found, 2 do\n"
+	"local host, ends = string.match(found[j + 1], '^%d+:([%da-f]+):%d+:(%d+)$')\n"
+	"if ends and #host == " TEXT(LUA_HOST_DIGITS) " and ends - now > 0 then\n"
+	"count = count + 1\n"
+	"hosts[count] = count <= " TEXT(LUA_READERS_ASKED) " and host or nil\n"
+	"end\n"
+	"end\n"
+	"end\n"
+	"held = string.sub(held, 1, " TEXT(LUA_HELD_MAX) ")\n"
+	"life = math.min(call('PTTL', key) + 1, " TEXT(LUA_LIFE_MAX) ")\n"
+	"end\n"
+	"local ids = table.concat(hosts)\n"
+	"held = held or ''\n"
+	"records[#records + 1] = kind .. '\\0' .. life .. '\\0' .. count .. '\\0' .. #hosts .. '\\0'\n"
+	".. #held .. '\\0' .. ids .. held\n"
+	"size = size + #records[#records]\n"
+	"if size > " TEXT(LUA_KEYS_SIZE) " then\n"
+	"records[#records] = nil\n"
+	"break\n"
+	"end\n"
+	"end\n"
+	"return {type(marker) == 'string' and marker or '', table.concat(records)}\n";
 
 const char lua_force_script[] =
 	"local try = redis.pcall\n"
@@ -891,7 +941,7 @@ const char lua_force_script[] =
 	"return {marker or '', before, " TEXT(LUA_FORCED) ", raised}\n";
 
 const char lua_scan_script[] =
-	"for _, count in ipairs({" TEXT(LUA_SCAN_KEYS) ", 10, 1}) do\n"
+	"for _, count in ipairs({" TEXT(LUA_SCAN_KEYS) ", 50, 10, 1}) do\n"
 	"local found = redis.pcall('SCAN', ARGV[1], 'MATCH', ARGV[2], 'COUNT', count)\n"
 	"if found.err then\n"
 	"return found\n"

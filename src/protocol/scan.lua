@@ -9,7 +9,7 @@
 -- most.  A key may come twice.  Keys with a NUL belong to a lock, and queues of permits to no
 -- session: the script leaves them out.
 
-for _, count in ipairs({LUA_SCAN_KEYS, 10, 1}) do
+for _, count in ipairs({LUA_SCAN_KEYS, 50, 10, 1}) do
 	local found = redis.pcall('SCAN', ARGV[1], 'MATCH', ARGV[2], 'COUNT', count)
 	if found.err then
 		return found
