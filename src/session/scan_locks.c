@@ -33,7 +33,7 @@
 #define STEPS_MAX 1000000
 #define NEW_KEYS_MAX 250000
 
-/* After so many answers that do not come in time, the list asks a node no more. */
+/* A node that is silent for so many whole steps is not asked any more. */
 #define TIMEOUTS_MAX 3
 
 /* A key that was found. */
