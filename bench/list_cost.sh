@@ -38,7 +38,8 @@ fill_node()
         for i = 1, $LOCKS do
             redis.call('SET', 'redlock:many:' .. i, string.format('%08x', i) .. string.sub(value, 9), 'PX', 86400000)
             redis.call('SET', 'redlock:many:' .. i .. '\\0token', counter, 'PX', 86400000)
-        end" 0 >/dev/null
+        end
+        return 'filled'" 0 | grep -x filled >/dev/null || die "node $1 was not filled"
 }
 
 # Prints the pairs per second, and p50 and p99 of an acquire in microseconds.
@@ -89,7 +90,8 @@ sum_up()
 }
 
 build_and_install
-gcc -O2 -Wall -I"$("$PG_CONFIG" --includedir)" -o "$TMP/sql_client" bench/sql_client.c -L"$("$PG_CONFIG" --libdir)" -lpq
+gcc -O2 -Wall -I"$("$PG_CONFIG" --includedir)" -DPG_VERSION="\"$("$PG_CONFIG" --version)\"" \
+    -o "$TMP/sql_client" bench/sql_client.c -L"$("$PG_CONFIG" --libdir)" -lpq
 for name in "${NODES[@]}"; do
     start_redis "$name" --appendonly no
 done

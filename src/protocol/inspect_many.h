@@ -14,7 +14,7 @@
 #include "protocol/inspection.h"
 
 /* Keys of one question. */
-#define INSPECT_MANY_KEYS 64
+#define INSPECT_MANY_KEYS 32
 
 /*
  * Returns the number of records in the text, 0 if the text is malformed.  `keys`: the number of

@@ -21,30 +21,35 @@ local call, try = redis.call, redis.pcall
 local marker = try('GET', LUA_MARKER)
 local time = call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
-local records, size = {}, 0
+local size, n, no_readers = 0, 0, '\0' .. 0 .. '\0' .. 0 .. '\0'
+local texts, no_hosts = {}, {}
 
 for key in string.gmatch(ARGV[1], '[^%z]+') do
 	local held = try('GET', key)
-	local kind, life, count, hosts = LUA_KEY_NONE, 0, 0, {}
+	local kind, life, count, hosts, readers = LUA_KEY_NONE, 0, 0, no_hosts, no_readers
 	local failed = type(held) == 'table' and not string.find(held.err, '^WRONGTYPE')
 
 	if failed then
 		kind, held = LUA_KEY_ERROR, ''
 	elseif held then
 		READ_KIND(key)
-		READ_READERS(key)
 		held = string.sub(held, 1, LUA_HELD_MAX)
 		life = math.min(call('PTTL', key) + 1, LUA_LIFE_MAX)
+		if string.sub(held, 60, 60) == LUA_SHARED then
+			hosts = {}
+			READ_READERS(key)
+			readers = '\0' .. count .. '\0' .. #hosts .. '\0'
+		end
+	else
+		held = ''
 	end
-	local ids = table.concat(hosts)
-	held = held or ''
-	records[#records + 1] = kind .. '\0' .. life .. '\0' .. count .. '\0' .. #hosts .. '\0'
-		.. #held .. '\0' .. ids .. held
-	size = size + #records[#records]
+	texts[n + 1] = kind .. '\0' .. life .. readers .. #held .. '\0' .. table.concat(hosts)
+	texts[n + 2] = held
+	size = size + #texts[n + 1] + #held
 	if size > LUA_KEYS_SIZE then
-		records[#records] = nil
 		break
 	end
+	n = n + 2
 end
 
-return {type(marker) == 'string' and marker or '', table.concat(records)}
+return {type(marker) == 'string' and marker or '', table.concat(texts, '', 1, n)}

@@ -23,7 +23,8 @@ end
 
 -- Counts the live readers of a shared lock in `count`, and collects their hosts in `hosts`.
 function READ_READERS(key)
-	if kind == LUA_KEY_STRING and string.match(held, '^[%da-f]+:%d+:[%da-f]+()=[ ~]') == 60 then
+	if kind == LUA_KEY_STRING and string.sub(held, 60, 60) == LUA_SHARED
+		and string.match(held, '^[%da-f]+:%d+:[%da-f]+()=[ ~]') == 60 then
 		local found = try('HGETALL', key .. '\0readers')
 		for j = 1, #found, 2 do
 			local host, ends = string.match(found[j + 1], '^%d+:([%da-f]+):%d+:(%d+)$')
