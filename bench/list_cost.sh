@@ -9,7 +9,7 @@
 # round to round.  Prints the time of one list on the idle server; each part's pairs per
 # second, and p50 and p99 of an acquire; and the medians and quartiles over the rounds,
 # of both parts and of their ratio in each round.
-set -eu
+set -eu -o pipefail
 
 . "$(dirname "${BASH_SOURCE[0]}")/../scripts/lib.sh"
 
@@ -29,15 +29,14 @@ LOCKS=100000
 SESSIONS=16
 NODES=(n1 n2 n3 n4 n5)
 
-# Copies a held lock's key and counter to the names many:1, many:2, ...
+# Writes locks many:1, many:2, ... as another host would, with their counters.
 fill_node()
 {
     redis-cli -p "${REDIS_PORT[$1]}" EVAL "
-        local value = redis.call('GET', 'redlock:pattern')
-        local counter = redis.call('GET', 'redlock:pattern\\0token')
+        local rest = ':000000001:00c0ffee00c0ffee host=\"db1.example.org\" cluster=\"alpha\" database=\"app\" role=\"worker\" pid=12345'
         for i = 1, $LOCKS do
-            redis.call('SET', 'redlock:many:' .. i, string.format('%08x', i) .. string.sub(value, 9), 'PX', 86400000)
-            redis.call('SET', 'redlock:many:' .. i .. '\\0token', counter, 'PX', 86400000)
+            redis.call('SET', 'redlock:many:' .. i, string.format('%032x', i) .. rest, 'PX', 86400000)
+            redis.call('SET', 'redlock:many:' .. i .. '\\0token', '1795259654466548', 'PX', 86400000)
         end
         return 'filled'" 0 | grep -x filled >/dev/null || die "node $1 was not filled"
 }
@@ -66,7 +65,7 @@ run_with()
     lister=$!
     wait_for_value host "SELECT count(*) FROM pg_stat_activity WHERE query LIKE '%redlock_holders%' AND state = 'active' AND pid <> pg_backend_pid()" 1
     run_sessions
-    kill $lister
+    kill $lister || die "a list has failed: $(cat "$TMP/lists.err")"
     wait $lister 2>/dev/null || true
     value_on host "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query LIKE '%redlock_holders%' AND pid <> pg_backend_pid()" >/dev/null
     ! grep -v "$LOCKS" "$TMP/lists" || die "a list is not complete"
@@ -94,6 +93,7 @@ gcc -O2 -Wall -I"$("$PG_CONFIG" --includedir)" -DPG_VERSION="\"$("$PG_CONFIG" --
     -o "$TMP/sql_client" bench/sql_client.c -L"$("$PG_CONFIG" --libdir)" -lpq
 for name in "${NODES[@]}"; do
     start_redis "$name" --appendonly no
+    fill_node "$name"
 done
 init_postgres host <<CONF
     shared_preload_libraries = 'redlock_pg'
@@ -103,12 +103,8 @@ CONF
 start_postgres host
 value_on host "CREATE EXTENSION redlock_pg"
 wait_for_value host "SELECT count(*) FROM redlock_nodes WHERE state = 'ready'" ${#NODES[@]}
-(echo "SELECT redlock_acquire('pattern', scope => 'session');" && sleep 30) | psql_on host -q >/dev/null &
-wait_for_value host "SELECT state FROM redlock_holder('pattern')" held
-for name in "${NODES[@]}"; do
-    fill_node "$name"
-done
 
+value_is host "SELECT count(*) FROM redlock_holders('many:')" $LOCKS || die "the list is not complete"
 echo "one list of $LOCKS locks, nothing else running: $(psql_on host -AtqX -c '\timing on' \
     -c "SELECT count(*) FROM redlock_holders('many:')" | sed -n 's/Time: *//p')"
 run_sessions >/dev/null
