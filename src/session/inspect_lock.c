@@ -95,8 +95,7 @@ check_lists(const LockName *name, const InspectAnswer *answer)
 				 errhint("The server log says why redlock.nodes is not. Mend it and reload.")));
 }
 
-/* Waits for the answer while there is a broker.  If *place is -1, takes a place for the question.
- */
+/* Waits for the answer while there is a broker.  If *place is -1, first takes a place. */
 static void
 await(const InspectQuestion *question, int *place)
 {
