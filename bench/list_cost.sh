@@ -99,6 +99,7 @@ init_postgres host <<CONF
     shared_preload_libraries = 'redlock_pg'
     redlock.nodes = '$(redis_urls "${NODES[@]}")'
     redlock.max_ttl = 10s
+    redlock.node_timeout = 5s
 CONF
 start_postgres host
 value_on host "CREATE EXTENSION redlock_pg"

@@ -69,10 +69,10 @@ static void drop_keys(HTAB *found, core_mask node);
 static void read_locks(Scan *scan);
 static void read_some(Scan *scan);
 static int write_keys(const Scan *scan, InspectText *keys);
-static void count_timeouts(Scan *scan, const InspectAnswer *answer);
 static void tell_of_lock(Scan *scan, const char *key, const InspectAnswer *answer, core_mask told,
 						 const char **at);
 static const InspectAnswer *ask(Scan *scan);
+static void count_timeouts(Scan *scan, core_mask silent);
 static void pause_after_step(Scan *scan);
 REDLOCK_NORETURN static void fail_without_quorum(const char *fault);
 
@@ -262,7 +262,6 @@ read_some(Scan *scan)
 	core_mask told = 0;
 	int done = asked;
 
-	count_timeouts(scan, answer);
 	for (int i = 0; i < CORE_NODES_MAX; i++)
 	{
 		const InspectText *said = &inspect_queue_texts()->said[i];
@@ -304,19 +303,6 @@ write_keys(const Scan *scan, InspectText *keys)
 	return asked;
 }
 
-/* A node that stays silent must not delay each step. */
-static void
-count_timeouts(Scan *scan, const InspectAnswer *answer)
-{
-	int64 took_us = redlock_clock_us() - scan->step_began_us;
-
-	if (took_us < redlock_node_timeout_ms * INT64CONST(1000))
-		return;
-	for (int i = 0; i < CORE_NODES_MAX; i++)
-		if (answer->node[i].kind == INSPECTED_SILENT && ++scan->timeouts[i] == TIMEOUTS_MAX)
-			scan->question.nodes &= ~CORE_BIT(i);
-}
-
 /* Reads the next record of each node in `told`. */
 static void
 tell_of_lock(Scan *scan, const char *key, const InspectAnswer *answer, core_mask told,
@@ -339,13 +325,44 @@ tell_of_lock(Scan *scan, const char *key, const InspectAnswer *answer, core_mask
 		scan->handler(scan->to, key + strlen(redlock_key_prefix), &scan->lock, &inspection);
 }
 
-/* Asks the next question of the list. */
+/*
+ * Asks the next question of the list.  Asks again when a node is silent: the broker may be
+ * connecting to the node.
+ */
 static const InspectAnswer *
 ask(Scan *scan)
 {
-	CHECK_FOR_INTERRUPTS();
+	int64 until_us;
+
 	scan->step_began_us = redlock_clock_us();
-	return inspect_for_list(scan->prefix, &scan->question, scan->place);
+	until_us = scan->step_began_us + redlock_node_timeout_ms * INT64CONST(1000);
+	for (;;)
+	{
+		const InspectAnswer *answer;
+		core_mask silent;
+
+		CHECK_FOR_INTERRUPTS();
+		answer = inspect_for_list(scan->prefix, &scan->question, scan->place);
+		silent =
+			inspection_nodes(answer->lists, answer->node, INSPECTED_SILENT) & scan->question.nodes;
+		if (silent == 0)
+			return answer;
+		if (redlock_clock_us() >= until_us)
+		{
+			count_timeouts(scan, silent);
+			return answer;
+		}
+		pg_usleep(PAUSE_MAX_US);
+	}
+}
+
+/* A node that stays silent must not delay each step. */
+static void
+count_timeouts(Scan *scan, core_mask silent)
+{
+	for (int i = 0; i < CORE_NODES_MAX; i++)
+		if ((silent & CORE_BIT(i)) && ++scan->timeouts[i] >= TIMEOUTS_MAX)
+			scan->question.nodes &= ~CORE_BIT(i);
 }
 
 /* Short, so no interrupt waits long. */
