@@ -11,7 +11,7 @@ use warnings;
 use RedlockTest;
 use Test::More;
 
-use constant LOCKS => 20000;
+use constant LOCKS => 6000;
 
 my @nodes = redis_nodes(5);
 my $host  = redlock_cluster('a', nodes => \@nodes, conf => "redlock.ttl = '60s'\nredlock.node_timeout = '1s'");
@@ -73,7 +73,7 @@ is(list_all(), LOCKS . '|' . LOCKS . '|held|5', 'its next broker lists');
 
 begin_list();
 at_all_nodes('EVAL', "for i = 1, ARGV[1] / 2 do redis.call('DEL', 'redlock:big:' .. i) end", 0, LOCKS);
-like($session->result->{out}, qr/^(\d{5})\|\1\|(free )?held$/, 'locks end meanwhile');
+like($session->result->{out}, qr/^(\d+)\|\1\|(free )?held$/, 'locks end meanwhile');
 is(list_all(), LOCKS / 2 . '|' . LOCKS / 2 . '|held|5', 'and are out of the list');
 
 # ---- odd keys ----
