@@ -20,7 +20,7 @@
 
 MODULE_big = redlock_pg
 OBJS = redlock_pg.o $(patsubst %,src/%.o, \
-	protocol/core protocol/core_acquire protocol/core_debts protocol/core_renew protocol/entry protocol/force_release protocol/guard protocol/hearing protocol/hosts protocol/inspection protocol/local_names protocol/local_node protocol/lua protocol/lua_text protocol/overlap \
+	protocol/core protocol/core_acquire protocol/core_debts protocol/core_renew protocol/entry protocol/force_release protocol/guard protocol/hearing protocol/hosts protocol/inspect_many protocol/inspection protocol/local_names protocol/local_node protocol/lua protocol/lua_text protocol/overlap \
 	protocol/pattern protocol/permits protocol/probe protocol/release_queue protocol/rules protocol/run_note protocol/scopes protocol/settling protocol/several \
 	protocol/node_error protocol/node_index protocol/standing protocol/steps protocol/value protocol/waiters protocol/waiting_hosts protocol/wish protocol/words driver/driver driver/turns \
 	shared/alarm shared/clock shared/guc shared/holder shared/host_list shared/inspect_queue shared/lease shared/lease_broker \
@@ -159,7 +159,7 @@ UNIT_CC = $(CC) -std=c99 -Wall -Wextra -Werror -g -Isrc
 CORE = core core_acquire core_debts core_renew
 CORE_FILES = $(CORE:%=src/protocol/%.c)
 
-UNIT_TESTS = $(patsubst %,test/unit/%_test,core entry force_release guard hearing holder hosts inspection joint local_names node_error node_index node_status overlap pattern permits probe release_queue rules run_note scopes script settling several standing steps url value waiters waiting_hosts wish words)
+UNIT_TESTS = $(patsubst %,test/unit/%_test,core entry force_release guard hearing holder hosts inspect_many inspection joint local_names node_error node_index node_status overlap pattern permits probe release_queue rules run_note scopes script settling several standing steps url value waiters waiting_hosts wish words)
 
 test/unit/core_test: test/unit/laws.c $(CORE_FILES)
 test/unit/entry_test: src/protocol/entry.c src/protocol/rules.c src/protocol/wish.c
@@ -168,6 +168,7 @@ test/unit/guard_test: src/protocol/guard.c $(CORE_FILES)
 test/unit/hearing_test: src/protocol/hearing.c $(CORE_FILES)
 test/unit/holder_test: src/shared/holder.c src/shared/text.c
 test/unit/hosts_test: src/protocol/hosts.c src/protocol/words.c src/protocol/overlap.c $(CORE_FILES)
+test/unit/inspect_many_test: src/protocol/inspect_many.c src/protocol/words.c $(CORE_FILES)
 test/unit/inspection_test: src/protocol/inspection.c src/protocol/value.c $(CORE_FILES)
 test/unit/joint_test: test/unit/laws.c $(CORE_FILES)
 test/unit/local_names_test: src/protocol/local_names.c src/protocol/local_node.c
