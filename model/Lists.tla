@@ -23,6 +23,7 @@ CONSTANTS
     Marks,          \* nodes keep the list that replaced theirs
     File,           \* a host with both lists restarts with both lists
     Hangs,          \* a variant: a host hangs between its last look and its step
+    Changing,       \* the hosts that are given the new list
     GoOn, GoBack,   \* the hosts that take this step
     GoBackAlone,    \* the hosts that go back while the new list's nodes do not answer
     Silent,         \* the hosts that hang, and are forgotten
@@ -30,7 +31,7 @@ CONSTANTS
     Versions        \* so many marks are written, at most
 
 VARIABLES
-    changed,        \* the hosts that were given the new list; each host once
+    changed,        \* the hosts that were given the new list, each host once
     lists,          \* of each host: the lists in force
     lease,          \* the lists that grant the host's lease; {}: the host has no lease
     takes,          \* the hosts that may take locks
@@ -190,7 +191,7 @@ Forget(h, n) ==
 (* The change *)
 
 NextList(h) ==
-    /\ lists[h] = {"old"} /\ h \notin changed
+    /\ lists[h] = {"old"} /\ h \in Changing \ changed
     /\ changed' = changed \cup {h}
     /\ lists' = [lists EXCEPT ![h] = Both]
     /\ takes' = takes \ {h}
