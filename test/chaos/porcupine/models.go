@@ -240,7 +240,7 @@ func orderedGrants(ops []Operation, beyond bool) []Operation {
 func mayBeHandOver(op Operation, grants []Operation) bool {
 	for _, other := range grants {
 		span := op.Token - other.Token
-		if hostOf(other) == hostOf(op) && other.Grant != op.Grant && span < tokensOfGrant &&
+		if hostOf(other) == hostOf(op) && *other.Return < *op.Return && span < tokensOfGrant &&
 			(span > 0 || span == 0 && op.Mode == "shared") {
 			return true
 		}

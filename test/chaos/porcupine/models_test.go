@@ -84,6 +84,10 @@ var histories = []struct {
 		b/0 exclusive acquire 12-23 200 2
 		a/0 exclusive look 24-24 100 1
 		b/0 exclusive release 25-26 200 2`, "holders"},
+	{"a release by a session that holds the lock no more", `
+		a/0 exclusive acquire 10-20 100 1
+		a/0 exclusive release 30-31 100 1
+		a/0 exclusive release 40-41 100 1`, "holders"},
 	{"a release that may come before its return", `
 		a/0 exclusive acquire 10-20 100 1
 		a/0 exclusive release 30-90 100 1
@@ -194,6 +198,9 @@ var beyond = []struct {
 		a/0 exclusive acquire 10-20 100 1
 		b/0 exclusive acquire 12-24 4000 2
 		a/1 exclusive acquire 25-30 2000 3`, "tokens"},
+	{"a smaller token on one host", `
+		a/0 exclusive acquire 10-20 2000 1
+		a/1 exclusive acquire 25-30 1500 2`, "tokens"},
 	{"another host's token is no hand-over", `
 		a/0 exclusive acquire 10-20 100 1
 		b/0 exclusive acquire 12-24 4000 2
