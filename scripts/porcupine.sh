@@ -1,9 +1,9 @@
 #!/bin/bash
 # scripts/porcupine.sh: build the independent checker of test/chaos, and print its path
 #
-# The program stays in ${REDLOCK_CACHE:-~/.cache/redlock_pg}/porcupine.  Its tests, which are
-# made-up histories, run before it is built.  Without Go, prints a message and no path.  With
-# CI=true this is a failure, because the histories would be judged by one checker only.
+# The program stays in ${REDLOCK_CACHE:-~/.cache/redlock_pg}/porcupine.  The script first runs
+# the program's tests, made-up histories.  Without Go, the script prints a message and no path.
+# With CI=true, a lack of Go is a failure.
 set -eu
 
 root=$(cd "$(dirname "$0")/.." && pwd)

@@ -1,9 +1,9 @@
 #!/usr/bin/perl
 #
-# plant.pl NAME: break the sources in the working directory as planted.txt says; print the mode
-# of the rounds that show the violation, and the model that finds it
+# plant.pl NAME: break the sources in the working directory by an entry of planted.txt; print
+# the entry's mode and model
 #
-# Called by test/chaos/run --planted in its copy of the sources.
+# test/chaos/run --planted calls the program in the private copy of the sources.
 use strict;
 use warnings;
 

@@ -199,11 +199,8 @@ class Worker(threading.Thread):
         self.read_notices(begin)
 
     def think(self):
-        """Some sessions do not look at the lease for long before they commit.  True: this one."""
-        if self.draw.random() >= 0.08:
-            return False
-        time.sleep(0.5 + 3 * self.draw.random())
-        return True
+        """The session does not look at the lease for long before it commits."""
+        time.sleep(1 + 3 * self.draw.random())
 
     def work(self, resource, in_transaction):
         # some sessions hold the lock for longer than a lease is valid without a renewal
@@ -262,7 +259,10 @@ class Worker(threading.Thread):
 
     def transaction(self, resource):
         tries = self.draw.random() < 0.2
-        terms = ({"limit": "none", "limit_ms": 0} if tries else self.terms()) | self.hold_terms()
+        thinks = self.draw.random() < 0.06
+        # half of these sessions lose the lease, and other sessions get the lock
+        hold_terms = {"ttl": 700, "hold_at_most": 500} if thinks and self.draw.random() < 0.5 else self.hold_terms()
+        terms = ({"limit": "none", "limit_ms": 0} if tries else self.terms()) | hold_terms
         savepoint = self.draw.random() < 0.1
         reset = self.set_limit(terms)
         self.sql("BEGIN")
@@ -271,9 +271,12 @@ class Worker(threading.Thread):
         self.begin("try" if tries else "transaction", resource, **terms)
         if self.acquire(resource, terms, "transaction", tries):
             reset()
-            self.work(resource, True)
-            if self.think() and self.draw.random() < 0.5:
-                self.write_fenced(resource)
+            if thinks:
+                self.think()
+                if self.draw.random() < 0.5:
+                    self.write_fenced(resource)
+            else:
+                self.work(resource, True)
             if self.draw.random() < 0.1:
                 second = self.draw.choice(self.resources)
                 self.sql(f"SELECT redlock_acquire('{second}', wait => '300 ms')")
@@ -350,7 +353,8 @@ class Worker(threading.Thread):
         for _ in range(self.draw.choice([0, 1, 3])):
             time.sleep(self.draw.random() * 0.1)
             self.check(resource)
-        self.think()
+        if self.draw.random() < 0.06:
+            self.think()
         at = now_us()
         self.sql("COMMIT")
         self.released(at)
