@@ -98,35 +98,41 @@ func valid(op Operation) error {
 	return nil
 }
 
-// story shows the end of the longest explanation, and the operations that should have been next.
+// story shows the end of the best explanation, and the operations that should have been next.  The
+// best is the one that reaches farthest: its first unexplained operation returned last.
 func story(check Check, info porcupine.LinearizationInfo) string {
-	var longest []porcupine.Operation
+	var best, rest []porcupine.Operation
 	for _, partition := range info.PartialLinearizationsOperations() {
 		for _, some := range partition {
-			if len(some) > len(longest) {
-				longest = some
+			if left := unexplained(check.Operations, some); rest == nil || left[0].Return > rest[0].Return {
+				best, rest = some, left
 			}
 		}
 	}
-	explained := map[Operation]bool{}
-	for _, op := range longest {
-		explained[op.Input.(Operation)] = true
-	}
-	var rest []porcupine.Operation
-	for _, op := range check.Operations {
-		if !explained[op.Input.(Operation)] {
-			rest = append(rest, op)
-		}
-	}
-	sort.Slice(rest, func(i, j int) bool { return rest[i].Return < rest[j].Return })
-	text := fmt.Sprintf("  %d of %d operations are explained; the last of these:\n", len(longest), len(check.Operations))
-	if len(longest) > shown {
-		longest = longest[len(longest)-shown:]
+	text := fmt.Sprintf("  %d of %d operations are explained; the last of these:\n", len(best), len(check.Operations))
+	if len(best) > shown {
+		best = best[len(best)-shown:]
 	}
 	if len(rest) > shown {
 		rest = rest[:shown]
 	}
-	return text + lines(longest) + "  next should come:\n" + lines(rest)
+	return text + lines(best) + "  next should come:\n" + lines(rest)
+}
+
+// unexplained returns the other operations, by their returns.
+func unexplained(all, explained []porcupine.Operation) []porcupine.Operation {
+	known := map[Operation]bool{}
+	for _, op := range explained {
+		known[op.Input.(Operation)] = true
+	}
+	var rest []porcupine.Operation
+	for _, op := range all {
+		if !known[op.Input.(Operation)] {
+			rest = append(rest, op)
+		}
+	}
+	sort.Slice(rest, func(i, j int) bool { return rest[i].Return < rest[j].Return })
+	return rest
 }
 
 func lines(ops []porcupine.Operation) string {
