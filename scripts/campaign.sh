@@ -49,8 +49,8 @@ planted)
             ! grep -q '^planted: .* found in round' "$log" || break
         done
         grep -q '^planted: .* found in round' "$log" || failed=1
-        scripts/record.pl "planted violation: $name" \
-            "$(sed -n 's/^planted: //p' "$log"), seed $seed"
+        result=$(sed -n 's/^planted: //p' "$log")
+        scripts/record.pl "planted violation: $name" "${result:-no verdict}, seed $seed"
     done
     ;;
 *)

@@ -1,8 +1,8 @@
 #!/usr/bin/perl
 # scripts/record.pl CHECK RESULT: write a row of test/results.md, with today's date and the commit
 #
-# The row of the same check is replaced.  A tree with changes, other than
-# those rows, is marked "-dirty".
+# The row of the same check is replaced.  A tree with changes is marked "-dirty", unless only
+# rows have changed.
 use strict;
 use warnings;
 

@@ -8,8 +8,8 @@ worker writes one record for each acquire.  The program ends with its standard i
 Most locks are exclusive.  One lock more has readers and writers, and one has permits.
 
 A record has the session (host, worker, pid, how), the resource, the mode ("exclusive",
-"shared" or "permits"), the call (begin, end, terms), the result ("granted", "busy", or "error" with state and message), and for a
-granted lock
+"shared" or "permits"), the call (begin, end, terms), the result ("granted", "busy", or
+"error" with state and message), and for a granted lock
 
   held      [[at, valid_until], ...]: at `at` the session saw a lease that is valid at
             least until `valid_until`; the first pair is taken right after the grant
