@@ -42,10 +42,11 @@ STORIES = 50
 
 
 class Round:
-    def __init__(self, cluster, seed, number, mode, seconds, directory, porcupine):
+    def __init__(self, cluster, options, number, mode, seconds, directory):
         self.cluster = cluster
-        self.porcupine = porcupine
-        self.seed = seed
+        self.porcupine = options.porcupine
+        self.planted = options.find is not None
+        self.seed = options.seed
         self.number = number
         self.mode = mode
         self.seconds = seconds
@@ -53,7 +54,7 @@ class Round:
         self.resources = [f"{self.prefix}_{n}" for n in range(plan.RESOURCES)]
         self.directory = f"{directory}/{number}.{mode}"
         os.makedirs(self.directory)
-        self.durable = plan.is_durable(seed, number, mode)
+        self.durable = plan.is_durable(self.seed, number, mode)
         self.problems = []  # texts, without a moment
         self.checks = 0
         self.verdicts = Counter()
@@ -109,7 +110,8 @@ class Round:
         for host in self.cluster.hosts.values():
             host.clock.set(0)
         mended = now_us()
-        self.settle(back)
+        if not self.planted:
+            self.settle(back)
         self.settled_ms = (now_us() - mended) // 1000
         self.judge()
 
@@ -299,7 +301,7 @@ def main():
         cluster.start()
         for number, mode in enumerate(plan.modes_of_run(options.seed, rounds)):
             mode = options.mode or mode
-            round_ = Round(cluster, options.seed, number, mode, seconds, directory, options.porcupine)
+            round_ = Round(cluster, options, number, mode, seconds, directory)
             round_.run()
             bad = len(round_.problems) + len(round_.violations)
             passed += round_.checks
