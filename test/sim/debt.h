@@ -26,6 +26,7 @@ extern void debt_forgiven(int host, int entry);  /* the shell forgives the debts
 extern void debt_forgotten(int host, int entry); /* commands in flight are not sent again */
 extern void debt_left(int host, int node);       /* the host closes its connection for good */
 extern void debt_failed(int host, int node);     /* the node answered with an error */
+extern void debt_forced(int server, int resource); /* by a forced release; no repair is due */
 
 /* Does this request have a key there, or a place among the readers? */
 extern bool debt_stands(const server *server, int resource, uint32_t secret);

@@ -92,6 +92,7 @@ typedef enum fault
 	FAULT_RELOAD_PREFIX,
 	FAULT_RELOAD_TTL,
 	FAULT_SEVERAL, /* not a fault: several resources */
+	FAULT_FORCE,   /* an administrator releases locks by force */
 	FAULTS
 } fault;
 
@@ -114,6 +115,8 @@ typedef enum event_kind
 	EVENT_HANDSHAKE, /* the node's answers in the handshake arrive */
 	EVENT_TIMER,     /* of a lease */
 	EVENT_HEAR,      /* a message from another host arrives */
+	EVENT_FORCED,    /* a node's answer to a forced release arrives */
+	EVENT_FORCE_OVER, /* the time for these answers is over */
 	EVENT_BROKER,    /* a new broker starts */
 	EVENT_SETTLED,   /* the new broker has probed all nodes once */
 	EVENT_RELOAD,    /* the broker puts redlock.nodes into force */
@@ -134,6 +137,8 @@ typedef enum event_kind
 	EVENT_REACH,  /* a connection reaches its node */
 	EVENT_LATE,   /* a command from an old socket is executed */
 	EVENT_FAULT,
+	EVENT_FORCE,      /* a command of a forced release arrives at its node */
+	EVENT_FORCE_LATE, /* a holder must have heard of a forced release by now */
 	EVENT_OPERATOR, /* the operator changes settings */
 	EVENT_PLAIN,    /* the plain Redlock client acts */
 	EVENT_CALM,     /* the end of all faults */
@@ -201,6 +206,7 @@ typedef struct plan
 	bool sane;         /* wall clocks agree so well that order survives lost counters */
 	bool measured;     /* 12: leases and keys end in time */
 	bool faultless;    /* no faults at all */
+	bool prompt;       /* 23: a forced release succeeds, and its holder hears at once */
 	bool lawful;       /* the laws of the core, which take time: in some schedules */
 	bool rolling;      /* 16: only minorities of nodes fail at a time */
 	int64_t settle_us; /* minimal pause between outages */
