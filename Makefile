@@ -163,7 +163,7 @@ UNIT_TESTS = $(patsubst %,test/unit/%_test,core entry force_release guard hearin
 
 test/unit/core_test: test/unit/laws.c $(CORE_FILES)
 test/unit/entry_test: src/protocol/entry.c src/protocol/rules.c src/protocol/wish.c
-test/unit/force_release_test: src/protocol/force_release.c src/protocol/value.c $(CORE_FILES)
+test/unit/force_release_test: src/protocol/force_release.c src/protocol/inspection.c src/protocol/value.c $(CORE_FILES)
 test/unit/guard_test: src/protocol/guard.c $(CORE_FILES)
 test/unit/hearing_test: src/protocol/hearing.c $(CORE_FILES)
 test/unit/holder_test: src/shared/holder.c src/shared/text.c

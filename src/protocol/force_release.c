@@ -35,20 +35,21 @@ force_begin(ForceRelease *force, core_lists lists, const Inspected *node, int64_
 	force->least = most > 0 ? most + 1 : ours ? wall_clock_us : 0;
 }
 
-/* The next rounds leave the keys of other requests alone. */
+/* The next rounds delete the keys of one request: other requests may have come since. */
 ForceVerdict
 force_judge(ForceRelease *force, core_lists lists, const Inspected *node)
 {
 	ForceVerdict verdict = judge(force, lists, node);
+	Inspection before;
 
 	if (verdict != FORCE_AGAIN)
 		return verdict;
-	for (int i = 0; i < CORE_NODES_MAX; i++)
-		if (force->round == 1 && node[i].kind == INSPECTED_STRING)
-		{
-			force->value_len = node[i].value_len;
-			memcpy(force->value, node[i].value, (size_t) node[i].value_len);
-		}
+	inspection_judge(&before, lists, node);
+	if (force->round == 1 && before.witness >= 0 && node[before.witness].kind == INSPECTED_STRING)
+	{
+		force->value_len = node[before.witness].value_len;
+		memcpy(force->value, node[before.witness].value, (size_t) force->value_len);
+	}
 	if (force->value_len == 0)
 		force->value[force->value_len++] = '-'; /* equals no value of ours */
 	return ++force->round <= FORCE_ROUNDS_MAX ? FORCE_AGAIN : FORCE_FAILED;

@@ -674,7 +674,8 @@ check_kept_ones(int h, int s)
 		servers |= CORE_BIT(i);
 	}
 	demand(1,
-		   secret == 0 || force_took(secret) || host_now_us(kept[secret].host) >= kept[secret].until_us ||
+		   secret == 0 || force_took(secret) ||
+			   host_now_us(kept[secret].host) >= kept[secret].until_us ||
 			   2 * __builtin_popcount(servers & kept[secret].servers) <=
 				   __builtin_popcount(kept[secret].servers),
 		   "request %u of host %c is granted while request %u of host %c is kept",

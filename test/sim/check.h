@@ -115,10 +115,10 @@ typedef struct statistics
 	int64_t late;             /* commands executed from old sockets */
 	int64_t debts;            /* unwanted keys at reachable nodes, looked at */
 	int64_t repairs;          /* keys of leases at nodes that came back, looked at */
-	int64_t forced;         /* forced releases that were complete */
-	int64_t forced_again;   /* rounds that another round followed */
-	int64_t forced_failed;  /* forced releases that were not complete */
-	int64_t forced_over;    /* leases that a complete forced release ended */
+	int64_t forced;           /* forced releases that were complete */
+	int64_t forced_again;     /* rounds that another round followed */
+	int64_t forced_failed;    /* forced releases that were not complete */
+	int64_t forced_over;      /* leases that a complete forced release ended */
 	int64_t quarantines;
 	int64_t fooled;  /* hosts that met a node too late to know of its loss */
 	int64_t renamed; /* schedules with other node names on other hosts */

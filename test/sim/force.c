@@ -76,9 +76,9 @@ static uint32_t numbers;
 /* Of each request. */
 static struct
 {
-	core_mask taken; /* servers where a forced release has deleted its key */
-	bool over;       /* a complete forced release has ended its lease */
-	uint32_t forgets; /* losses of counters before that */
+	core_mask taken;   /* servers where a forced release has deleted its key */
+	bool over;         /* a complete forced release has ended its lease */
+	uint32_t forgets;  /* losses of counters before that */
 	core_mask renewed; /* servers that have renewed its key since */
 } requests[SECRETS_MAX];
 
@@ -170,8 +170,8 @@ ask(struct force *force)
 	for (int n = 0; n < w.plan.places; n++)
 		if ((hosts[h].members & CORE_BIT(n)) && wire_can_send(h, n) && send_order(force, n))
 			force->waiting |= CORE_BIT(n);
-	later(over_us > w.now_us ? over_us : w.now_us, EVENT_FORCE_OVER, h, 0,
-		  (int) (force - forces), force->number);
+	later(over_us > w.now_us ? over_us : w.now_us, EVENT_FORCE_OVER, h, 0, (int) (force - forces),
+		  force->number);
 }
 
 static bool
@@ -417,8 +417,8 @@ force_on_late(const event *event)
 	const entry *entry = entry_at(event->host, event->entry);
 
 	check_demand(FORCED,
-				 !entry->in_use || entry->secret != event->tag ||
-					 entry->wish == WISH_NOTHING || entry->drive.core.state != CORE_HELD,
+				 !entry->in_use || entry->secret != event->tag || entry->wish == WISH_NOTHING ||
+					 entry->drive.core.state != CORE_HELD,
 				 "host %c holds request %u, and has not heard of the forced release",
 				 HOST_NAME(event->host), event->tag);
 }

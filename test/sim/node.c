@@ -101,8 +101,8 @@ node_force(node_data *data, int64_t now_us, const node_order *order, Inspected *
 	if (there && !is_expected(order, ours, at->value))
 		return false;
 	at->forced = true;
-	at->after = data->counter != 0 && data->counter >= order->least ? data->counter + 1
-																	: order->least;
+	at->after =
+		data->counter != 0 && data->counter >= order->least ? data->counter + 1 : order->least;
 	data->secret = LOCAL_NOBODY;
 	data->readers = 0;
 	data->since = -1;

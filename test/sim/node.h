@@ -118,9 +118,9 @@ typedef struct node_order
 	const char *held;  /* the text of the key, if there is one */
 	bool held_is_text; /* the key is a string */
 	int64_t least;
-	const char *value; /* the value to be deleted */
-	int value_len;     /* 0: any */
-	bool of_permit;    /* the key is of a permit */
+	const char *value;            /* the value to be deleted */
+	int value_len;                /* 0: any */
+	bool of_permit;               /* the key is of a permit */
 	const node_data *permit_data; /* as in `command` */
 	int permits_known;
 } node_order;

@@ -399,8 +399,7 @@ print_statistics(const statistics *sum, double seconds)
 		", done %" PRId64 "; held leases that got other lists %" PRId64
 		"\n# released by force %" PRId64 ", with more rounds %" PRId64 ", in vain %" PRId64
 		"; leases that ended so %" PRId64 "\n# stored behind the fence %" PRId64
-		", overtaken %" PRId64
-		"; writers whose clock deceived them %" PRId64 "\n",
+		", overtaken %" PRId64 "; writers whose clock deceived them %" PRId64 "\n",
 		sum->schedules, seconds, (double) sum->schedules / seconds,
 		(double) sum->events / (double) (sum->schedules > 0 ? sum->schedules : 1), sum->guarded,
 		sum->renamed, sum->detached, sum->prolonged, sum->holds_over, sum->granted,
@@ -411,7 +410,8 @@ print_statistics(const statistics *sum, double seconds)
 		sum->repairs, sum->cancelled, sum->too_late, sum->vanished, sum->sent_again, sum->replaced,
 		sum->beside_lost, sum->collided, sum->mixed, sum->longer, sum->moved, sum->left,
 		sum->short_of_indexes, sum->settled, sum->replaced_lists, sum->relisted, sum->forced,
-		sum->forced_again, sum->forced_failed, sum->forced_over, sum->stored, sum->passed, sum->deceived);
+		sum->forced_again, sum->forced_failed, sum->forced_over, sum->stored, sum->passed,
+		sum->deceived);
 	printf("# faults:\n");
 	for (int i = 0; i < FAULTS; i++)
 		printf("%s%-14s %10" PRId64 "%s", i % 3 == 0 ? "#   " : "   ", fault_name[i], sum->fault[i],

@@ -3648,7 +3648,8 @@ test_repair_in_renewal_round(void)
 	hold_and_renew(3);
 	node_lost(2);
 	renewal_refused_by("1");
-	ok(out.outcome == CORE_UNRENEWED && lease.state == CORE_HELD, "an error and a refusal of three");
+	ok(out.outcome == CORE_UNRENEWED && lease.state == CORE_HELD,
+	   "an error and a refusal of three");
 	renewal_refused_by("0");
 	ok(lease.state == CORE_LOST && out.outcome == CORE_EXPIRED, "and then another refusal");
 

@@ -107,6 +107,45 @@ test_rounds(void)
 	ok(force_judge(&force, five, node) == FORCE_DONE, "plain clients have no counters");
 }
 
+static void
+has(int i, const char *value)
+{
+	node[i].value_len = (int) strlen(value);
+	strcpy(node[i].value, value);
+}
+
+/* The holder has keys at a majority; a request that is over has left a key at another node. */
+static void
+test_value(void)
+{
+	reset();
+	for (int i = 0; i < 5; i++)
+		forced(i, 10 + i, 11 + i);
+	for (int i = 0; i < 3; i++)
+		has(i, VALUE);
+	has(4, "plain");
+	ok(force.value_len == 0, "the first round deletes any key");
+	ok(force_judge(&force, five, node) == FORCE_AGAIN && force.round == 2 &&
+		   force.value_len == (int) strlen(VALUE) && memcmp(force.value, VALUE, strlen(VALUE)) == 0,
+	   "the next deletes that of the holder");
+	has(0, "plain");
+	for (int i = 0; i < 5; i++)
+		forced(i, 20 + i, 21 + i);
+	ok(force_judge(&force, five, node) == FORCE_AGAIN && force.value_len == (int) strlen(VALUE),
+	   "and no later holder's");
+	reset();
+	for (int i = 0; i < 5; i++)
+	{
+		forced(i, 10 + i, 11 + i);
+		node[i].kind = INSPECTED_NONE;
+	}
+	for (int round = 1; round < FORCE_ROUNDS_MAX; round++)
+		ok(force_judge(&force, five, node) == FORCE_AGAIN && force.value_len == 1 &&
+			   force.value[0] == '-',
+		   "where no key was, round %d deletes none", round + 1);
+	ok(force_judge(&force, five, node) == FORCE_FAILED, "no round follows the last");
+}
+
 /*
  * A holder renews with rising bounds while rounds of forced releases go on, each command at a
  * random moment.  Whenever a round counts as done, no majority accepts the bound any more.
@@ -235,6 +274,7 @@ main(void)
 {
 	test_least();
 	test_rounds();
+	test_value();
 	test_renewals();
 	return tap_done();
 }
