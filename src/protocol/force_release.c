@@ -35,7 +35,7 @@ force_begin(ForceRelease *force, core_lists lists, const Inspected *node, int64_
 	force->least = most > 0 ? most + 1 : ours ? wall_clock_us : 0;
 }
 
-/* The next rounds delete the keys of one request: other requests may have come since. */
+/* Later rounds delete the former holder's key only: a later holder may have come. */
 ForceVerdict
 force_judge(ForceRelease *force, core_lists lists, const Inspected *node)
 {

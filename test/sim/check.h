@@ -173,7 +173,7 @@ extern void check_executed(int node, int server, const command *command, const s
 extern void check_forgot(int server, int resource); /* the counter is lost */
 extern uint32_t check_forgets(int resource);        /* how often counters were lost */
 
-/* Do these servers hold a majority of each list, as this host numbers its nodes? */
+/* Are these servers a majority of each list?  The lists have the node indexes of the host. */
 extern bool check_is_quorum(int host, core_lists lists, core_mask servers);
 
 /* Counts a check of an invariant, which `holds` or not. */

@@ -2,10 +2,9 @@
  * force.c
  *		Forced releases; see force.h.
  *
- * protocol/force_release.c decides.  The commands have their own way to the
- * nodes here, beside the connections of wire.c: they may overtake each other
- * and all other commands, and may come late, after the session has its
- * verdict.  An answer counts while the connection is the one of the command.
+ * protocol/force_release.c decides.  The commands do not use the connections
+ * of wire.c.  So a command may overtake any other command, and may come after
+ * the verdict.  An answer is lost if its connection was closed in between.
  *
  * Invariant 23 demands of a complete forced release, of each lease that was
  * granted before the last look at the lock:

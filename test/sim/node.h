@@ -126,8 +126,8 @@ typedef struct node_order
 } node_order;
 
 /*
- * What force_release.lua does and returns, without the marker.  Returns true if it publishes that
- * the key is free.
+ * Executes force_release.lua, or reads only.  Fills in the answer, except for the marker.  Returns
+ * true if the script publishes the release of the key.
  */
 extern bool node_force(node_data *data, int64_t now_us, const node_order *order, Inspected *at);
 

@@ -32,10 +32,10 @@ extern int64_t word_recall_us(void);
 /* The host joins the channel of a request's lock on all nodes. */
 extern void word_join(int host, int entry);
 
-/* A server publishes that a lock is free, without a lease that ended. */
+/* A server publishes the end of a lock that was released by force. */
 extern void word_freed(int server, int resource);
 
-/* The host publishes through its node that a lock of the host `to` was released by force. */
+/* The host tells the host `to`, through its node, of a forced release. */
 extern void word_forced(int host, int node, int resource, uint64_t to);
 
 /* The host publishes that it waits, for the host `to`. */

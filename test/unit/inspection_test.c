@@ -179,7 +179,7 @@ test_two_lists(void)
 	   "a majority of both lists, beside as many nodes without a majority");
 }
 
-/* The hosts that hear of a forced release, or of an ask. */
+/* Hosts hear of a forced release, or of an ask. */
 static void
 test_hosts(void)
 {
