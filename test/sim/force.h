@@ -22,7 +22,7 @@ extern void force_on_over(const event *event);
 extern void force_on_late(const event *event);
 
 /*
- * Has a forced release deleted a key of this request, and no renewal has created the key again?  The
+ * Has a forced release deleted a key of this request, and no renewal has created the key again? The
  * request's host may believe in the lease until the end of the validity.
  */
 extern bool force_took(uint32_t secret);

@@ -65,15 +65,11 @@ if ($list)
 
 # The sources of each program, as make compiles them.
 my %sources = map { $_ => sources_of($_) } unit_tests(), @simulators;
-my %compiled;
-foreach my $program (sort keys %sources)
+foreach my $program (keys %sources)
 {
-	foreach my $source (@{ $sources{$program} })
-	{
-		next if $compiled{$source}++;
-		compile($source, object($source)) or die "$source does not compile\n";
-	}
+	delete $sources{$program} unless grep { my $source = $_; grep { $_->{file} eq $source } @mutants } @{ $sources{$program} };
 }
+compile_all();
 
 $| = 1;
 my ($test, %count) = (0);
@@ -138,7 +134,7 @@ sub try_mutant
 	print $out join("\n", @text);
 	close($out);
 	compile("$at.c", "$at.o", dirname($file)) or return 'compiler: rejects it';
-	foreach my $program ((sort grep { m{/unit/} } keys %sources), @simulators)
+	foreach my $program ((sort grep { m{/unit/} } keys %sources), grep { $sources{$_} } @simulators)
 	{
 		next unless grep { $_ eq $file } @{ $sources{$program} };
 		my @objects = map { $_ eq $file ? "$at.o" : object($_) } @{ $sources{$program} };
@@ -160,6 +156,31 @@ sub unit_tests
 {
 	my @tests = map { "test/unit/$_" } map { s{.*/}{}r =~ s/\.c$//r } glob 'test/unit/*_test.c';
 	return grep { !/script_test|node_status_test/ } @tests;
+}
+
+# Compiles the sources of all programs, once each.
+sub compile_all
+{
+	my %all = map { $_ => 1 } map { @$_ } values %sources;
+	my @all = sort keys %all;
+	my @pids;
+
+	foreach my $job (0 .. $jobs - 1)
+	{
+		my $pid = fork() // die "fork: $!";
+		if ($pid == 0)
+		{
+			my @failed = grep { !compile($all[$_], object($all[$_])) } grep { $_ % $jobs == $job } 0 .. $#all;
+			POSIX::_exit(@failed ? 1 : 0);
+		}
+		push @pids, $pid;
+	}
+	foreach my $pid (@pids)
+	{
+		waitpid($pid, 0);
+		die "a source does not compile\n" if $? != 0;
+	}
+	return;
 }
 
 sub sources_of
