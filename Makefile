@@ -163,7 +163,7 @@ UNIT_TESTS = $(patsubst %,test/unit/%_test,core entry force_release guard hearin
 
 test/unit/core_test: test/unit/laws.c $(CORE_FILES)
 test/unit/entry_test: src/protocol/entry.c src/protocol/rules.c src/protocol/wish.c
-test/unit/force_release_test: src/protocol/force_release.c src/protocol/value.c $(CORE_FILES)
+test/unit/force_release_test: src/protocol/force_release.c src/protocol/inspection.c src/protocol/value.c $(CORE_FILES)
 test/unit/guard_test: src/protocol/guard.c $(CORE_FILES)
 test/unit/hearing_test: src/protocol/hearing.c $(CORE_FILES)
 test/unit/holder_test: src/shared/holder.c src/shared/text.c
@@ -214,8 +214,8 @@ unit: $(UNIT_TESTS) test/unit/lua_text.t test/unit/next_version.t test/unit/make
 
 # Both directories have a node.h: the simulator's comes first.
 SIM_CC = $(CC) -std=c99 -Wall -Wextra -Werror -O2 -g -Itest/sim -Itest/unit -Isrc
-SIM_FILES = sim world plan story node wire word host host_world reload peer session operator fault check debt
-SIM_PURE = $(patsubst %,src/protocol/%,$(CORE) entry guard hearing local_node node_index release_queue rules settling waiters wish) \
+SIM_FILES = sim world plan story node wire word host host_world reload peer session operator fault force check debt
+SIM_PURE = $(patsubst %,src/protocol/%,$(CORE) entry force_release guard hearing inspection local_node node_index release_queue rules settling value waiters wish) \
 	src/driver/driver src/driver/turns
 SIM_HEADERS = $(wildcard test/sim/*.h) test/unit/laws.h test/unit/dice.h src/protocol/lua.h $(filter-out $(CORE:%=src/protocol/%.h),$(SIM_PURE:%=%.h)) src/protocol/core.h src/protocol/core_internal.h src/driver/driver_lease.h src/driver/driver_world.h
 

@@ -4,6 +4,7 @@
 #
 #   scripts/campaign.sh schedules [COUNT [FIRST SEED]]    3,000,000 from seed 10,000,001
 #   scripts/campaign.sh mutants                           each must be killed
+#   scripts/campaign.sh mutants generated [COUNT [SEED]]  200 of the generated mutants, seed 1
 #   scripts/campaign.sh chaos [MINUTES [SEED]]            60 from seed 10,001
 #   scripts/campaign.sh planted [NAME ...]                violations that porcupine must find
 #
@@ -29,6 +30,13 @@ schedules)
         "$(grep -E '^# seed [0-9]+ violates' "$log" | head -n 1 | sed 's/^# //' || true)$(tail -n 1 "$log" | grep passed || true)"
     ;;
 mutants)
+    if [ "${1-}" = generated ]; then
+        count=${2-200}
+        seed=${3-1}
+        perl test/sim/generated_mutants.pl --sample "$count" --seed "$seed" | tee "$log" && failed=0 || failed=1
+        scripts/record.pl "generated mutants: $count with seed $seed" "$(tail -n 1 "$log" | sed 's/^# //')"
+        exit $failed
+    fi
     perl test/sim/mutants.pl | tee "$log" && failed=0 || failed=1
     scripts/record.pl "mutants of what the simulator runs" "$(tail -n 1 "$log" | sed 's/^# //')"
     ;;
@@ -54,7 +62,7 @@ planted)
     done
     ;;
 *)
-    echo "usage: $0 schedules [COUNT [FIRST SEED]] | mutants | chaos [MINUTES [SEED]] | planted [NAME ...]" >&2
+    echo "usage: $0 schedules [COUNT [FIRST SEED]] | mutants [generated [COUNT [SEED]]] | chaos [MINUTES [SEED]] | planted [NAME ...]" >&2
     exit 2
     ;;
 esac

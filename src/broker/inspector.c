@@ -10,7 +10,6 @@
 #include "broker/members.h"
 #include "broker/subscription.h"
 #include "broker/waiting.h"
-#include "protocol/value.h"
 #include "shared/clock.h"
 #include "shared/guc.h"
 #include "shared/inspect_queue.h"
@@ -51,7 +50,6 @@ static void add_argument(const char **argv, size_t *argvlen, int *argc, const ch
 static void end_if_done(int place, int64 now_us);
 static void log_lost_note(int place);
 static void tell_holders(int place, int64 now_us);
-static bool is_told(uint64 host, uint64 *told, int *count);
 static bool read_answer(Inspected *at, const redisReply *reply, bool force);
 static bool read_reply(int place, int index, const redisReply *reply);
 static bool read_keys(InspectAnswer *answer, int index, const redisReply *reply);
@@ -280,39 +278,11 @@ tell_holders(int place, int64 now_us)
 	size_t len = force ? script_write_forced(text, question->key, question->key_len)
 					   : script_write_ask(text, question->key, question->key_len,
 										  pg_prng_uint64(&pg_global_prng_state) | 1);
-	uint64 told[CORE_NODES_MAX + LUA_READERS_ASKED];
-	int count = 0;
+	uint64 host[INSPECTION_HOSTS_MAX];
+	int count = inspection_hosts(inspect_queue_answer(place)->node, force, host);
 
-	for (int i = 0; i < CORE_NODES_MAX; i++)
-	{
-		const Inspected *at = &inspect_queue_answer(place)->node[i];
-		Value value;
-
-		if (at->kind != INSPECTED_STRING || (force && !at->forced))
-			continue;
-		value_read(&value, at->value, at->value_len);
-		if (value.ours && !value.shared && !is_told(value.host, told, &count))
-			subscription_say_by_all(value.host, text, len, now_us);
-		for (int k = 0; k < at->hosts; k++)
-			if (!is_told(at->host[k], told, &count))
-				subscription_say_by_all(at->host[k], text, len, now_us);
-	}
-}
-
-/*
- * Notes that the host is told.  Returns true if the host was told before, or if there are too many
- * hosts: of a forced release, the host learns by its next renewal.
- */
-static bool
-is_told(uint64 host, uint64 *told, int *count)
-{
-	for (int i = 0; i < *count; i++)
-		if (told[i] == host)
-			return true;
-	if (*count == CORE_NODES_MAX + LUA_READERS_ASKED)
-		return true;
-	told[(*count)++] = host;
-	return false;
+	for (int i = 0; i < count; i++)
+		subscription_say_by_all(host[i], text, len, now_us);
 }
 
 /* Returns false if the reply is an error, or malformed. */

@@ -717,7 +717,9 @@ renew_if_forced(Driver *driver, int entry, int64_t now_us)
 	if (core->state != CORE_HELD || release_queue_waits(&driver->releases, entry) ||
 		driver->world->wish(driver, entry) == WISH_NOTHING)
 		return;
-	if (driver->world->release_orphan(driver, entry, now_us))
+	if (driver->world->end_idle(driver, entry, now_us) ||
+		driver->world->end_hold(driver, entry, now_us) ||
+		driver->world->release_orphan(driver, entry, now_us))
 	{
 		driver_act(driver, entry, now_us);
 		set_timer(driver, entry);

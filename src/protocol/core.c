@@ -359,7 +359,7 @@ on_reply(core_lease *lease, const core_event *event, core_out *out)
 	else if (lease->renewing)
 		core_decide_renew(lease, event, out);
 	else if (event->op == CORE_OP_RENEW && event->reply == CORE_REPLY_NO)
-		core_renew_soon(lease);
+		core_note_refusal(lease, event, out);
 	else if (event->op == CORE_OP_RENEW)
 		core_note_next_list(lease, event, out);
 }

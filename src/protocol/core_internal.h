@@ -26,6 +26,7 @@ extern void core_set_limit(core_lease *lease, const core_event *event);
 extern bool core_is_at_limit(const core_lease *lease);
 extern void core_renew_at(core_lease *lease, int node, core_out *out);
 extern void core_decide_renew(core_lease *lease, const core_event *event, core_out *out);
+extern void core_note_refusal(core_lease *lease, const core_event *event, core_out *out);
 extern void core_note_next_list(core_lease *lease, const core_event *event, core_out *out);
 extern void core_relist(core_lease *lease, const core_event *event, core_out *out);
 extern bool core_may_relist(const core_lease *lease);

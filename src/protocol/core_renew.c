@@ -17,6 +17,7 @@
 static int64_t bound_wanted(const core_lease *lease, const core_event *event);
 static void raise_bound(core_lease *lease, const core_event *event);
 static core_lists renewing_lists(const core_lease *lease);
+static bool lose_if_refused(core_lease *lease, const core_event *event, core_out *out);
 
 void
 core_begin_renew(core_lease *lease, const core_event *event, core_out *out)
@@ -131,23 +132,42 @@ core_decide_renew(core_lease *lease, const core_event *event, core_out *out)
 		if (!lease->settled)
 			core_renew_soon(lease);
 	}
-	else if (!core_has_quorum(lists, ~no))
-	{
-		/*
-		 * So many nodes have or had another key that another session may already be granted the
-		 * lock.  Do not wait for the end of the validity.
-		 */
-		lease->state = CORE_LOST;
-		lease->valid_until_us = event->now_us;
-		lease->renewing = false;
-		out->outcome = CORE_EXPIRED;
-	}
-	else if (!core_has_quorum(lists, ~(no | core_votes(lease, CORE_VOTE_ERROR))))
+	else if (!lose_if_refused(lease, event, out) &&
+			 !core_has_quorum(lists, ~(no | core_votes(lease, CORE_VOTE_ERROR))))
 	{
 		lease->next_at_us = event->now_us + RENEW_AGAIN_US(lease->ttl_us);
 		lease->renewing = false;
 		out->outcome = CORE_UNRENEWED;
 	}
+}
+
+/*
+ * A node refused a renewal of the last round, after the end of the round.  A failed round may end
+ * before all refusals are there: errors alone decide that it fails.
+ */
+void
+core_note_refusal(core_lease *lease, const core_event *event, core_out *out)
+{
+	int64_t renewed_us = lease->round_began_us + core_validity_us(lease->ttl_us);
+
+	if (lease->granted_until_us >= renewed_us || !lose_if_refused(lease, event, out))
+		core_renew_soon(lease);
+}
+
+/*
+ * So many nodes may have or have had another key that another session may already be granted the
+ * lock.  Then the lease does not wait for the end of the validity.
+ */
+static bool
+lose_if_refused(core_lease *lease, const core_event *event, core_out *out)
+{
+	if (core_has_quorum(renewing_lists(lease), ~core_votes(lease, CORE_VOTE_NO)))
+		return false;
+	lease->state = CORE_LOST;
+	lease->valid_until_us = event->now_us;
+	lease->renewing = false;
+	out->outcome = CORE_EXPIRED;
+	return true;
 }
 
 /*

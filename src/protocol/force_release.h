@@ -21,22 +21,30 @@
 /* After so many rounds the administrator has to try again. */
 #define FORCE_ROUNDS_MAX 5
 
+/* A forced release under way, with the arguments of the next round's command. */
+typedef struct ForceRelease
+{
+	int round;
+	int64_t least; /* the least new counter; 0: the counters stay */
+	int value_len; /* 0: any value is to be deleted */
+	char value[LUA_HELD_MAX];
+} ForceRelease;
+
 typedef enum ForceVerdict
 {
 	FORCE_DONE,
-	FORCE_AGAIN, /* with a larger least counter */
-	FORCE_FAILED /* too few nodes have deleted the key */
+	FORCE_AGAIN, /* the next round begins */
+	FORCE_FAILED /* too few nodes have deleted the key, or the rounds are used up */
 } ForceVerdict;
 
 /*
- * The least new counter for the first round, by the former counters; 0: the counters stay.
- * Without a counter, the wall clock takes its place, as for a grant.
+ * Prepares the first round by a look at the lock.  Without any counter, the wall clock takes its
+ * place, as for a grant.
  */
-extern int64_t force_first_least(core_lists lists, const Inspected *node, int64_t wall_clock_us);
+extern void force_begin(ForceRelease *force, core_lists lists, const Inspected *node,
+						int64_t wall_clock_us);
 
-/*
- * Judges a round; node[i].after tells the node's new counter.  Sets *least for FORCE_AGAIN.
- */
-extern ForceVerdict force_judge(core_lists lists, const Inspected *node, int64_t *least);
+/* Judges a round; node[i].after tells the node's new counter.  FORCE_AGAIN: prepares the next. */
+extern ForceVerdict force_judge(ForceRelease *force, core_lists lists, const Inspected *node);
 
 #endif /* REDLOCK_FORCE_RELEASE_H */

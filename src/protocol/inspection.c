@@ -21,6 +21,7 @@ static bool outlives(int64_t ttl_ms, int64_t other_ms);
 static void add_host(Inspection *inspection, core_lists lists, const Inspected *node,
 					 uint64_t host);
 static bool knows_host(const Inspected *at, uint64_t host);
+static int add_once(uint64_t *host, int count, uint64_t another);
 
 void
 inspection_judge(Inspection *inspection, core_lists lists, const Inspected *node)
@@ -245,4 +246,36 @@ inspection_nodes(core_lists lists, const Inspected *node, InspectedKind kind)
 		if (((lists.now | lists.next) & CORE_BIT(i)) && node[i].kind == kind)
 			nodes |= CORE_BIT(i);
 	return nodes;
+}
+
+int
+inspection_hosts(const Inspected *node, bool forced, uint64_t host[INSPECTION_HOSTS_MAX])
+{
+	int count = 0;
+
+	for (int i = 0; i < CORE_NODES_MAX; i++)
+	{
+		Value value;
+
+		if (node[i].kind != INSPECTED_STRING || (forced && !node[i].forced))
+			continue;
+		value_read(&value, node[i].value, (size_t) node[i].value_len);
+		if (value.ours && !value.shared)
+			count = add_once(host, count, value.host);
+		for (int k = 0; k < node[i].hosts; k++)
+			count = add_once(host, count, node[i].host[k]);
+	}
+	return count;
+}
+
+/* Adds a host, unless it is there, or no place is left.  Returns the number of hosts. */
+static int
+add_once(uint64_t *host, int count, uint64_t another)
+{
+	for (int i = 0; i < count; i++)
+		if (host[i] == another)
+			return count;
+	if (count < INSPECTION_HOSTS_MAX)
+		host[count++] = another;
+	return count;
 }

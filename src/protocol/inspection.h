@@ -72,6 +72,17 @@ typedef struct Inspection
  */
 extern void inspection_judge(Inspection *inspection, core_lists lists, const Inspected *node);
 
+/* The most hosts that inspection_hosts returns. */
+#define INSPECTION_HOSTS_MAX (CORE_NODES_MAX + LUA_READERS_ASKED)
+
+/*
+ * Writes the hosts of the keys that the nodes tell of, each once, and returns their number.
+ * forced: only the hosts of keys that a forced release has deleted.  Of too many hosts, some are
+ * missing: they learn of a forced release by their next renewal.
+ */
+extern int inspection_hosts(const Inspected *node, bool forced,
+							uint64_t host[INSPECTION_HOSTS_MAX]);
+
 /* The nodes with the given kind of answer. */
 extern core_mask inspection_nodes(core_lists lists, const Inspected *node, InspectedKind kind);
 

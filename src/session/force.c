@@ -44,38 +44,24 @@ static void
 force_key(const LockName *name, int permit, InspectAnswer *answer)
 {
 	InspectQuestion question = {.kind = INSPECT_LOCK};
-	int64 least;
+	ForceRelease force;
+	ForceVerdict verdict;
 
 	inspect_set_key(&question, name, permit);
 	if (permit != 0)
 		inspect_key(name, &question, answer);
-	least = force_first_least(answer->lists, answer->node, redlock_wall_clock_us());
+	force_begin(&force, answer->lists, answer->node, redlock_wall_clock_us());
 	question.kind = INSPECT_FORCE;
-	for (int round = 1; round <= FORCE_ROUNDS_MAX; round++)
+	do
 	{
-		question.least = least;
+		question.least = force.least;
+		question.value_len = force.value_len;
+		memcpy(question.value, force.value, force.value_len);
 		inspect_key(name, &question, answer);
-		switch (force_judge(answer->lists, answer->node, &least))
-		{
-			case FORCE_DONE:
-				return;
-			case FORCE_FAILED:
-				fail(name, answer);
-				break;
-			case FORCE_AGAIN:
-				break;
-		}
-		/* the next round deletes no key of another request */
-		for (int i = 0; i < CORE_NODES_MAX; i++)
-			if (round == 1 && answer->node[i].kind == INSPECTED_STRING)
-			{
-				question.value_len = answer->node[i].value_len;
-				memcpy(question.value, answer->node[i].value, question.value_len);
-			}
-		if (question.value_len == 0)
-			question.value[question.value_len++] = '-'; /* equals no value of ours */
-	}
-	fail(name, answer);
+		verdict = force_judge(&force, answer->lists, answer->node);
+	} while (verdict == FORCE_AGAIN);
+	if (verdict == FORCE_FAILED)
+		fail(name, answer);
 }
 
 static void

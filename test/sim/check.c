@@ -21,6 +21,9 @@
  * - 5 (no renewal past a later token, and no token between a token and the
  *   bound of its renewals): while no counter was forgotten.
  * - 12 (a grant comes): where keys and leases end in time.
+ * - 23 (a complete forced release): while no counter was forgotten since.  A
+ *   lease whose keys a forced release has deleted, and no renewal has created
+ *   again, does not count for 1, and its hand-overs do not count for 2.
  * - 16 (survival): where only outages of durable nodes can end a lease.  A
  *   minority fails at a time, after all nodes were back for a ttl (or two, if
  *   nodes may execute old commands), and the lease was held as long.  Each
@@ -35,6 +38,7 @@
 
 #include "debt.h"
 #include "fault.h"
+#include "force.h"
 #include "host.h"
 #include "laws.h"
 #include "protocol/lua.h"
@@ -102,7 +106,6 @@ static node_reader key_of(const node_data *data, const command *command);
 static int64_t counted_since(const node_data *data, const command *command);
 static void check_alone(int host, int entry);
 static void check_refused_try(int host, int entry);
-static bool is_quorum(int host, int entry, core_lists lists, core_mask servers);
 static int64_t max_ttl_at(int host, int64_t at_us);
 static void count_to(int server, const command *command, int64_t counter);
 static bool is_ordered(const entry *entry);
@@ -126,13 +129,7 @@ violate(int invariant, const char *format, ...)
 	tell("VIOLATION of invariant %d: %s", invariant, violation);
 }
 
-#define demand(invariant, holds, ...)                                                              \
-	do                                                                                             \
-	{                                                                                              \
-		seen.checked[invariant]++;                                                                 \
-		if (!(holds))                                                                              \
-			violate(invariant, __VA_ARGS__);                                                       \
-	} while (0)
+#define demand check_demand
 
 void
 check_laws(const core_lease *before, const core_event *event, const core_lease *after,
@@ -180,6 +177,12 @@ check_forgot(int server, int resource)
 	books[resource].counted[server] = w.server[server].data.lock[resource].counter;
 	for (uint32_t i = 0; i <= w.secrets; i++)
 		released[i][server] = 0;
+}
+
+uint32_t
+check_forgets(int resource)
+{
+	return books[resource].forgets;
 }
 
 void
@@ -262,23 +265,22 @@ check_asked(int h, int s)
 	}
 }
 
-/* In each list each server counts once, under any of its names. */
-static bool
-is_quorum(int h, int s, core_lists lists, core_mask servers)
+bool
+check_is_quorum(int h, core_lists lists, core_mask servers)
 {
-	core_mask entries = 0;
+	core_mask nodes = 0;
 
 	for (int n = w.plan.places - 1; n >= 0; n--)
 	{
 		core_mask bit = CORE_BIT(w.server_of[h][n]);
 
-		if ((servers & bit) && (hosts[h].entry[s].drive.core.members & CORE_BIT(n)))
+		if ((servers & bit) && ((lists.now | lists.next) & CORE_BIT(n)))
 		{
-			entries |= CORE_BIT(n);
-			servers &= ~bit;
+			nodes |= CORE_BIT(n);
+			servers &= ~bit; /* it counts once, under any of its names */
 		}
 	}
-	return core_has_quorum(lists, entries);
+	return core_has_quorum(lists, nodes);
 }
 
 /* A round of acquires begins. */
@@ -298,7 +300,7 @@ check_round(int h, int s)
 	for (int i = 0; i < w.plan.servers; i++)
 		if (book->counted[i] < check->floor)
 			behind |= CORE_BIT(i);
-	check->ordered = !is_quorum(h, s, hosts[h].entry[s].drive.core.lists, behind);
+	check->ordered = !check_is_quorum(h, hosts[h].entry[s].drive.core.lists, behind);
 }
 
 void
@@ -609,7 +611,7 @@ check_granted(int h, int s)
 		   entry->secret, HOST_NAME(h), (double) (now_us - check->began_us) / 1000,
 		   (double) (entry->drive.core.valid_until_us - now_us) / 1000,
 		   (double) VALIDITY_US(entry->ttl_us) / 1000);
-	demand(4, is_quorum(h, s, entry->drive.core.lists, check->yes),
+	demand(4, check_is_quorum(h, entry->drive.core.lists, check->yes),
 		   "request %u of host %c is granted by %d nodes", entry->secret, HOST_NAME(h), votes);
 	check->granted_us = now_us;
 	check->granted_true_us = w.now_us;
@@ -619,6 +621,7 @@ check_granted(int h, int s)
 	check->steady = false;
 	check_alone(h, s);
 	check_order(h, s);
+	force_on_grant(h, s);
 	check_kept_ones(h, s);
 	if (w.calm && h == w.last_host)
 		w.last_granted[entry->resource] = true;
@@ -671,7 +674,8 @@ check_kept_ones(int h, int s)
 		servers |= CORE_BIT(i);
 	}
 	demand(1,
-		   secret == 0 || host_now_us(kept[secret].host) >= kept[secret].until_us ||
+		   secret == 0 || force_took(secret) ||
+			   host_now_us(kept[secret].host) >= kept[secret].until_us ||
 			   2 * __builtin_popcount(servers & kept[secret].servers) <=
 				   __builtin_popcount(kept[secret].servers),
 		   "request %u of host %c is granted while request %u of host %c is kept",
@@ -780,7 +784,7 @@ check_renewed(int h, int s)
 			   valid_until_us == check->valid_until_us,
 		   "request %u of host %c is valid for longer than its renewal gives", entry->secret,
 		   HOST_NAME(h));
-	demand(4, is_quorum(h, s, lists, check->renewed),
+	demand(4, check_is_quorum(h, lists, check->renewed),
 		   "request %u of host %c is renewed by %d nodes in this round", entry->secret,
 		   HOST_NAME(h), votes);
 	if (book->forgets == 0)
@@ -810,7 +814,8 @@ check_alone(int h, int s)
 		for (int k = 0; k < w.plan.entries; k++)
 		{
 			const entry *other = &hosts[i].entry[k];
-			bool there = !(i == h && k == s) && other->resource == r && host_is_valid(i, k);
+			bool there = !(i == h && k == s) && other->resource == r && host_is_valid(i, k) &&
+						 !force_took(other->secret) && !force_took(hosts[h].entry[s].secret);
 			bool both = other->shared && hosts[h].entry[s].shared;
 
 			seen.beside += there && both;
@@ -818,7 +823,7 @@ check_alone(int h, int s)
 				   "host %c holds the lock by request %u, and host %c by request %u", HOST_NAME(i),
 				   hosts[i].entry[k].secret, HOST_NAME(h), hosts[h].entry[s].secret);
 		}
-	demand(1, !fault_plain_is_valid(r),
+	demand(1, !fault_plain_is_valid(r) || force_took(hosts[h].entry[s].secret),
 		   "the plain client holds the lock, and host %c by request %u", HOST_NAME(h),
 		   hosts[h].entry[s].secret);
 }
@@ -830,7 +835,9 @@ check_plain(int resource)
 		return;
 	for (int i = 0; i < w.plan.hosts; i++)
 		for (int k = 0; k < w.plan.entries; k++)
-			demand(1, hosts[i].entry[k].resource != resource || !host_is_valid(i, k),
+			demand(1,
+				   hosts[i].entry[k].resource != resource || !host_is_valid(i, k) ||
+					   force_took(hosts[i].entry[k].secret),
 				   "the plain client holds the lock, and host %c by request %u", HOST_NAME(i),
 				   hosts[i].entry[k].secret);
 }
@@ -881,7 +888,7 @@ check_returned(int h, int s, int resource, int64_t token, bool handed_over)
 					   sessions[i].token < token,
 				   "host %c hands out token %lld again", HOST_NAME(h),
 				   (long long) (token - WALL_US - START_US));
-		if (w.plan.guarded && is_ordered(entry))
+		if (w.plan.guarded && is_ordered(entry) && !force_took(entry->secret))
 			demand(2, token > book->max_returned,
 				   "host %c hands out token %lld, and %lld was returned before", HOST_NAME(h),
 				   (long long) (token - WALL_US - START_US),
@@ -896,7 +903,9 @@ check_returned(int h, int s, int resource, int64_t token, bool handed_over)
 							 .resource = resource,
 							 .generation = entry->drive.generation,
 							 .token = token,
-							 .began_us = handed_over ? w.now_us : entry->check.began_true_us,
+							 .began_us = handed_over && !force_took(entry->secret)
+											 ? w.now_us
+											 : entry->check.began_true_us,
 							 .returned_us = w.now_us,
 							 .shared = entry->shared,
 							 .handed_over = handed_over};
@@ -1043,6 +1052,8 @@ check_executed(int node, int s, const command *command, const store *store, cons
 		demand(7, after->key_end_ms >= after->reader[i].end_ms,
 			   "node %d drops the lock before the end of its reader, request %u", node + 1,
 			   node_number(after->reader[i].secret));
+	if (yes)
+		force_gives_back(command->secret, s);
 	switch (command->op)
 	{
 		case CORE_OP_ACQUIRE:
@@ -1081,6 +1092,7 @@ check_executed(int node, int s, const command *command, const store *store, cons
 					   counted_since(before, command) <= entry->drive.core.bound,
 				   "node %d renews request %u of host %c, and had counted beyond its bound",
 				   node + 1, command->secret, HOST_NAME(command->host));
+			force_on_renewal(s, command);
 			demand(5, after->counter >= command->token,
 				   "node %d renews request %u of host %c and does not count as far as its bound",
 				   node + 1, command->secret, HOST_NAME(command->host));

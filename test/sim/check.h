@@ -19,7 +19,8 @@
 struct wire; /* of wire.h */
 
 #define LAWS 17       /* of the core alone: test/unit/laws.h */
-#define INVARIANTS 18 /* 1 to 16, as far as the simulator checks them, and the laws */
+#define FORCED 23     /* what a complete forced release promises */
+#define INVARIANTS 24 /* 1 to 16, as far as the simulator checks them, and these two */
 
 /* The checker's record of a lease's rounds. */
 typedef struct round_check
@@ -114,6 +115,10 @@ typedef struct statistics
 	int64_t late;             /* commands executed from old sockets */
 	int64_t debts;            /* unwanted keys at reachable nodes, looked at */
 	int64_t repairs;          /* keys of leases at nodes that came back, looked at */
+	int64_t forced;           /* forced releases that were complete */
+	int64_t forced_again;     /* rounds that another round followed */
+	int64_t forced_failed;    /* forced releases that were not complete */
+	int64_t forced_over;      /* leases that a complete forced release ended */
 	int64_t quarantines;
 	int64_t fooled;  /* hosts that met a node too late to know of its loss */
 	int64_t renamed; /* schedules with other node names on other hosts */
@@ -166,6 +171,20 @@ extern void check_store(int session);
 extern void check_executed(int node, int server, const command *command, const store *before,
 						   const answer *answer, const struct wire *behind);
 extern void check_forgot(int server, int resource); /* the counter is lost */
+extern uint32_t check_forgets(int resource);        /* how often counters were lost */
+
+/* Are these servers a majority of each list?  The lists have the node indexes of the host. */
+extern bool check_is_quorum(int host, core_lists lists, core_mask servers);
+
+/* Counts a check of an invariant, which `holds` or not. */
+#define check_demand(invariant, holds, ...)                                                        \
+	do                                                                                             \
+	{                                                                                              \
+		seen.checked[invariant]++;                                                                 \
+		if (!(holds))                                                                              \
+			violate(invariant, __VA_ARGS__);                                                       \
+	} while (0)
+
 extern void check_relisted(void); /* other nodes vote than those that counted before */
 extern void check_fooled(int host, int node);
 extern void check_outage(void); /* a minority fails after all nodes were well for long enough */

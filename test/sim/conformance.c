@@ -187,6 +187,9 @@ static long lock_made;      /* ... created again by a renewal */
 static long lock_made_full; /* ... at a full node */
 static long lacked[2];      /* commands without a right, which continue or fail */
 static long heard_tries;    /* messages about tries */
+static long forced[2];      /* forced releases that leave the key, and others */
+static long forced_barred;  /* ... because of a permit */
+static long forced_full;    /* ... of keys, at a full node */
 
 static void name_keys(void);
 static size_t name_companion(char *to, const char *key, const char *kind);
@@ -213,6 +216,10 @@ static void allow_key(char *rights, size_t size, const char *key, size_t len);
 static bool fails_well(const command *command, const char *rights, bool may_fail, bool must_fail);
 static void ask_snapshot(void);
 static void execute_both(int count);
+static void force_both(void);
+static void write_held(char *text, size_t size);
+static void compare_forced(const redisReply *reply, const Inspected *at);
+static void compare_freed(bool must, bool may);
 static size_t write_command(char *text, size_t size, const command *command);
 static void ask_script(const char *marker, char text[][600], const size_t *len, int count);
 static void load_scripts(void);
@@ -227,7 +234,6 @@ static void hear_all(void);
 static redisReply *hear(void);
 static void differ_unless_permit(int permit);
 static void differ_unless_told(const command *command, const answer *answer, int host);
-static void write_value(char *text, size_t size, const node_data *of);
 static size_t write_told(char *text, size_t size, const command *command);
 static void ask_data(void);
 static void compare_data(const char *after);
@@ -345,6 +351,10 @@ main(int argc, char **argv)
 	ok(lock_renewed > 0 && lock_made > lock_made_full && lock_made_full > 0,
 	   "renewals extend %ld lock keys, and create %ld, of these %ld at full nodes", lock_renewed,
 	   lock_made, lock_made_full);
+	ok(forced[1] > forced_full && forced_full > 0 && forced[0] > forced_barred && forced_barred > 0,
+	   "released by force %ld times, %ld of these at a full node; %ld keys stay, %ld of these for "
+	   "a permit",
+	   forced[1], forced_full, forced[0], forced_barred);
 	ok(lacked[0] > 0 && lacked[1] > 0,
 	   "without a right %ld commands are executed, and %ld fail and change nothing", lacked[0],
 	   lacked[1]);
@@ -496,7 +506,10 @@ run_sequence(int sequence)
 			meet_both();
 			continue;
 		}
-		execute_both(dice(2) == 0 ? 1 : 1 + dice(BATCH_MAX));
+		if (dice(10) == 0 && data->counter < LUA_COUNTER_END - SLACK_US) /* doubles are exact */
+			force_both();
+		else
+			execute_both(dice(2) == 0 ? 1 : 1 + dice(BATCH_MAX));
 	}
 	if (differences == 0)
 		lack_rights();
@@ -1107,6 +1120,154 @@ execute_both(int count)
 	freeReplyObject(reply);
 }
 
+/*
+ * An administrator releases the lock by force: any key, a key of the same or of another request,
+ * or a reader's.
+ */
+static void
+force_both(void)
+{
+	static char sha[41];
+	bool is_full = dice(4) == 0;
+	char held[LUA_HELD_MAX + 1];
+	char value[LUA_HELD_MAX + 1] = "";
+	char least[24];
+	bool there = local_has_key(data);
+	int key = (int) (data - lock_data);
+	bool is_text = node_number(data->secret) < PLAIN ||
+				   foreigners[node_number(data->secret) - PLAIN].type == NULL;
+	node_order order = {.held = held,
+						.held_is_text = is_text,
+						.least = dice(4) == 0 ? 0 : some_counter(),
+						.value = value,
+						.of_permit = key > 0 && key < LOCK,
+						.permit_data = lock_data,
+						.permits_known = key == LOCK ? PERMITS : 0};
+	Inspected at;
+	redisReply *reply;
+	bool tells;
+
+	if (sha[0] == '\0')
+		load_script(lua_force_script, sha);
+	write_held(held, sizeof(held));
+	if (dice(3) == 0)
+		snprintf(value, sizeof(value), "%s", held);
+	if (dice(3) == 0)
+		snprintf(value, sizeof(value), "%032x:%09u:%016x%s another", 1 + dice(7), 8 + dice(3), 1,
+				 dice(2) == 0 ? LUA_SHARED : "");
+	if (dice(8) == 0)
+		strcpy(value, "-");
+	order.value_len = (int) strlen(value);
+	snprintf(least, sizeof(least), "%" PRId64, order.least);
+	tells = node_force(data, now_us, &order, &at);
+	commands++;
+	forced[at.forced]++;
+	forced_barred += !at.forced && value[0] == '\0';
+	forced_full += is_full && at.forced && there;
+	if (is_full)
+		ask("CONFIG SET maxmemory 1");
+	ask("EVALSHA %s 0 %b %s %b", sha, keys->key, strlen(keys->key), least, value,
+		(size_t) order.value_len);
+	if (is_full)
+		ask("CONFIG SET maxmemory 0");
+	ask("PUBLISH end end");
+	skip_replies(is_full);
+	reply = next_reply();
+	skip_replies(is_full + 1);
+	compare_forced(reply, &at);
+	/* the readers of an expired key may be there */
+	compare_freed(tells, at.forced);
+	if (differences > 0)
+		printf("# after a forced release of %s, least counter %s, value %s\n", held, least, value);
+	compare_after("a forced release");
+	freeReplyObject(reply);
+}
+
+/* The text of the key. */
+static void
+write_held(char *text, size_t size)
+{
+	const foreign *f;
+
+	text[0] = '\0';
+	if (!local_has_key(data))
+		return;
+	if (node_number(data->secret) < PLAIN)
+	{
+		node_write_value(text, size, data);
+		return;
+	}
+	f = &foreigners[node_number(data->secret) - PLAIN];
+	if (f->type != NULL)
+	{
+		snprintf(text, size, "a key that is not a string");
+		return;
+	}
+	memset(text, '.', size);
+	memcpy(text, f->held, strlen(f->held));
+	text[strlen(f->held) + (size_t) f->padding < size ? strlen(f->held) + (size_t) f->padding
+													  : size - 1] = '\0';
+}
+
+static void
+compare_forced(const redisReply *reply, const Inspected *at)
+{
+	static const long long kind[] = {[INSPECTED_NONE] = LUA_KEY_NONE,
+									 [INSPECTED_STRING] = LUA_KEY_STRING,
+									 [INSPECTED_OTHER] = LUA_KEY_OTHER};
+	redisReply **part;
+
+	if (reply->type != REDIS_REPLY_ARRAY || reply->elements != 4 ||
+		reply->element[1]->type != REDIS_REPLY_ARRAY || reply->element[1]->elements != 7)
+	{
+		differ("no answer to a forced release but %s", reply->str ? reply->str : "another type");
+		return;
+	}
+	part = reply->element[1]->element;
+	if (strcmp(reply->element[0]->str, its_mark.text != 0 ? marker_text : "") != 0)
+		differ("the marker %s", reply->element[0]->str);
+	if (part[0]->integer != kind[at->kind] || strcmp(part[1]->str, at->value) != 0)
+		differ("the key %s, not %s", part[1]->str, at->value);
+	if (at->ttl_ms < 0 ? part[2]->integer >= 0
+					   : llabs(part[2]->integer - (long long) at->ttl_ms) > SLACK_MS)
+		differ("a life of %lld ms, not %" PRId64, part[2]->integer, at->ttl_ms);
+	if (strtoll(part[3]->str, NULL, 10) != at->counter)
+		differ("the counter %s, not %" PRId64, part[3]->str, at->counter);
+	if (data->shared && at->kind == INSPECTED_STRING && at->hosts > 0 &&
+		(part[4]->integer != at->hosts ||
+		 strlen(part[5]->str) != (size_t) at->hosts * LOCK_HOST_DIGITS))
+		differ("%lld readers, not %d", part[4]->integer, at->hosts);
+	if (reply->element[2]->integer != (at->forced ? LUA_FORCED : LUA_FORCED_NOT) ||
+		strtoll(reply->element[3]->str, NULL, 10) != at->after)
+		differ("%lld and the counter %s, not %d and %" PRId64, reply->element[2]->integer,
+			   reply->element[3]->str, at->forced, at->after);
+}
+
+/* The messages of a forced release, up to the end. */
+static void
+compare_freed(bool must, bool may)
+{
+	redisReply *message = hear();
+	bool freed = strcmp(message->element[1]->str, keys->key) == 0;
+	int permit = (int) (data - lock_data);
+
+	if (freed && (!may || message->element[2]->len != 7 ||
+				  memcmp(message->element[2]->str, "free\0000", 7) != 0))
+		differ("the message %s", message->element[2]->str);
+	if (must && !freed)
+		differ("no message of a forced release");
+	if (freed)
+	{
+		freeReplyObject(message);
+		if (permit > 0 && permit < LOCK && differences == 0)
+			differ_unless_permit(permit);
+		message = hear();
+	}
+	if (strcmp(message->element[1]->str, "end") != 0)
+		differ("a message on %s", message->element[1]->str);
+	freeReplyObject(message);
+}
+
 /* Counts what the command did with the lock's key. */
 static void
 count_permit(const command *c, const answer *a, const node_data *before,
@@ -1156,13 +1317,13 @@ write_command(char *text, size_t size, const command *c)
 		number[0] = c->counter;
 		number[1] = c->token;
 	}
-	write_value(value, sizeof(value),
-				&(node_data){.secret = node_secret(c->secret),
-							 .attempt = c->attempt,
-							 .host = c->host + 1,
-							 .shared = c->shared,
-							 .may_idle = c->may_stay,
-							 .permits = c->says_permits});
+	node_write_value(value, sizeof(value),
+					 &(node_data){.secret = node_secret(c->secret),
+								  .attempt = c->attempt,
+								  .host = c->host + 1,
+								  .shared = c->shared,
+								  .may_idle = c->may_stay,
+								  .permits = c->says_permits});
 	len = snprintf(text, size, "%s%c%s%c%s%c%" PRId64 "%c%" PRId64 "%c",
 				   lua_command_name[c->shared][c->op], 0, keys->key, 0, value, 0, number[0], 0,
 				   number[1], 0);
@@ -1178,18 +1339,6 @@ write_command(char *text, size_t size, const command *c)
 }
 
 /* The value of the key. */
-static void
-write_value(char *text, size_t size, const node_data *of)
-{
-	char says[20] = "";
-
-	if (of->permits > 0)
-		snprintf(says, sizeof(says), "permits=%d ", of->permits);
-	snprintf(text, size, "%032x:%09u:%016x%s%s%s%sa holder", node_number(of->secret), of->attempt,
-			 (unsigned) of->host, of->shared ? LUA_SHARED : "", of->may_idle ? LUA_MAY_IDLE : " ",
-			 of->kept ? LUA_KEPT : "", says);
-}
-
 /* The message of a release: the lease, and the next hosts. */
 static size_t
 write_told(char *text, size_t size, const command *c)
@@ -1466,7 +1615,7 @@ compare_data(const char *after)
 	bool foreign = node_number(data->secret) >= PLAIN;
 	char expected[200];
 
-	write_value(expected, sizeof(expected), data);
+	node_write_value(expected, sizeof(expected), data);
 	if (foreign && foreigners[node_number(data->secret) - PLAIN].type != NULL)
 		there = value->type == REDIS_REPLY_ERROR;
 	if (there != (local_has_key(data)))

@@ -160,6 +160,15 @@ debt_left(int h, int n)
 }
 
 void
+debt_forced(int server, int resource)
+{
+	for (int h = 0; h < w.plan.hosts; h++)
+		for (int n = 0; n < w.plan.places; n++)
+			if (w.server_of[h][n] == server)
+				paths[h][n].contested_us[resource] = w.now_us;
+}
+
+void
 debt_failed(int host, int node)
 {
 	paths[host][node].failed_us = w.now_us;

@@ -9,6 +9,7 @@
 
 #include "check.h"
 #include "debt.h"
+#include "force.h"
 #include "host.h"
 #include "protocol/lua.h"
 #include "protocol/rules.h"
@@ -31,6 +32,7 @@ static struct
 	int64_t began_us;
 	int64_t valid_until_us;
 	core_mask yes;
+	bool forced;            /* some of its keys were deleted by force */
 	bool used[SECRETS_MAX]; /* secrets */
 } plain;
 
@@ -73,7 +75,7 @@ fault_happens(void)
 		FAULT_BIT(FAULT_BROKER) | FAULT_BIT(FAULT_CRASH) | FAULT_BIT(FAULT_PLAIN) |
 		FAULT_BIT(FAULT_STRANGER) | FAULT_BIT(FAULT_EVICT) | FAULT_BIT(FAULT_SUSPEND) |
 		FAULT_BIT(FAULT_DROP) | FAULT_BIT(FAULT_NOSCRIPT) | FAULT_BIT(FAULT_SILENCE) |
-		FAULT_BIT(FAULT_SERVER) | FAULT_BIT(FAULT_ROLLING);
+		FAULT_BIT(FAULT_SERVER) | FAULT_BIT(FAULT_ROLLING) | FAULT_BIT(FAULT_FORCE);
 	uint64_t left = w.plan.faults & timely;
 	int which;
 
@@ -100,7 +102,7 @@ inject(fault fault)
 	if (fault != FAULT_CRASH && fault != FAULT_PLAIN && fault != FAULT_RESTART &&
 		fault != FAULT_RESTART_LOST && fault != FAULT_ROLLBACK && fault != FAULT_STRANGER &&
 		fault != FAULT_EVICT && fault != FAULT_SUSPEND && fault != FAULT_SILENCE &&
-		fault != FAULT_ROLLING && fault != FAULT_BROKER)
+		fault != FAULT_ROLLING && fault != FAULT_BROKER && fault != FAULT_FORCE)
 		seen.fault[fault]++;
 	switch (fault)
 	{
@@ -185,6 +187,9 @@ inject(fault fault)
 		case FAULT_ROLLING:
 			roll();
 			break;
+		case FAULT_FORCE:
+			force_release(host, resource);
+			break;
 		default:
 			break;
 	}
@@ -243,7 +248,7 @@ silence(void)
 										LUA_CLOCK_BOUND_US + LUA_COUNTER_KEEP_MS * MS, 30 * HOUR};
 	int64_t by_us = limits_us[dice(4)] + dice_us(240 * SECOND) - 120 * SECOND;
 
-	if (plain.secret != 0 || !host_all_idle())
+	if (plain.secret != 0 || !host_all_idle() || !force_all_idle())
 		return;
 	for (int i = 0; i < LIMBO_MAX; i++)
 		if (w.limbo[i].used)
@@ -504,6 +509,7 @@ plain_begins(int resource)
 	plain.used[plain.secret] = true;
 	plain.began_us = w.now_us;
 	plain.yes = 0;
+	plain.forced = false;
 	tell("plain client: asks, request %u", plain.secret);
 	for (int n = 0; n < w.plan.places; n++)
 		later(w.now_us + dice_us(2 * w.plan.delay_us), EVENT_PLAIN, resource, n, PLAIN_SET,
@@ -561,7 +567,13 @@ fault_plain(const event *event)
 bool
 fault_plain_is_valid(int resource)
 {
-	return plain.resource == resource && w.now_us < plain.valid_until_us;
+	return plain.resource == resource && w.now_us < plain.valid_until_us && !plain.forced;
+}
+
+void
+fault_plain_forced(uint32_t secret)
+{
+	plain.forced = plain.forced || secret == plain.secret;
 }
 
 bool

@@ -15,6 +15,9 @@ extern void fault_plain(const event *event); /* EVENT_PLAIN */
 /* Does the plain client hold this lock? */
 extern bool fault_plain_is_valid(int resource);
 
+/* A forced release deletes a key with this secret. */
+extern void fault_plain_forced(uint32_t secret);
+
 /* Is, or was, this secret the plain client's? */
 extern bool fault_is_plain(uint32_t secret);
 

@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "fault.h"
+#include "force.h"
 #include "host_world.h"
 #include "peer.h"
 #include "protocol/rules.h"
@@ -206,6 +207,12 @@ host_handle(const event *event)
 			break;
 		case EVENT_HEAR:
 			word_on_hear(event);
+			break;
+		case EVENT_FORCED:
+			force_on_answer(event);
+			break;
+		case EVENT_FORCE_OVER:
+			force_on_over(event);
 			break;
 		case EVENT_BROKER:
 			on_broker(event);

@@ -158,6 +158,11 @@ set_timer(Driver *driver, int s, int64_t wake_at_us)
 	entry *entry = entry_at(driver->host, s);
 	int64_t at_us;
 
+	check_demand(12,
+				 entry->drive.core.state != CORE_HELD ||
+					 wake_at_us <= entry->drive.core.wake_at_us + entry->ttl_us / 1000,
+				 "host %c sets the timer of request %u later than a thousandth of the ttl",
+				 HOST_NAME(driver->host), entry->secret);
 	if (wake_at_us == 0)
 	{
 		entry->timer_at_us = 0;

@@ -28,8 +28,8 @@ GetOptions('jobs=i' => \$jobs, 'seconds=i' => \$seconds, 'cc=s' => \$cc) or exit
 my $unit_dir = abs_path("$sim/../unit");
 my @flags = ('-std=c99', '-O2', '-w', '-DNDEBUG', "-I$sim", "-I$unit_dir", "-I$src"); # node.h exists twice
 my @core = qw(core core_acquire core_debts core_renew);
-my @units = (@core, qw(sim world plan story node wire word host reload peer session operator fault check debt laws
-  entry guard hearing local_node node_index release_queue rules settling waiters wish host_world driver/driver driver/turns));
+my @units = (@core, qw(sim world plan story node wire word host reload peer session operator fault force check debt laws
+  entry force_release guard hearing inspection local_node node_index release_queue rules settling value waiters wish host_world driver/driver driver/turns));
 my %program = (crowd => [@core, qw(crowd node driver/turns hearing local_node rules waiters)], deadlock => [qw(deadlock probe)], together => [qw(together several)],
   permits => [qw(permits protocol/permits)], # permits.c exists twice
   changes => [@core, qw(changes hosts overlap standing steps words)]);

@@ -13,6 +13,7 @@
 #include <stdint.h>
 
 #include "protocol/core.h"
+#include "protocol/inspection.h"
 #include "protocol/local_node.h"
 #include "protocol/waiters.h"
 
@@ -106,5 +107,28 @@ typedef struct answer
 /* `data`: of the command's lock. */
 extern void node_execute(node_data *data, const node_mark *mark, int64_t now_us,
 						 const command *command, node_memory *memory, answer *answer);
+
+/* Writes the value of our key, as the scripts do. */
+extern void node_write_value(char *text, size_t size, const node_data *data);
+
+/* The order of an administrator to release a lock by force. */
+typedef struct node_order
+{
+	bool looks;        /* no order: inspect.lua only reads */
+	const char *held;  /* the text of the key, if there is one */
+	bool held_is_text; /* the key is a string */
+	int64_t least;
+	const char *value;            /* the value to be deleted */
+	int value_len;                /* 0: any */
+	bool of_permit;               /* the key is of a permit */
+	const node_data *permit_data; /* as in `command` */
+	int permits_known;
+} node_order;
+
+/*
+ * Executes force_release.lua, or reads only.  Fills in the answer, except for the marker.  Returns
+ * true if the script publishes the release of the key.
+ */
+extern bool node_force(node_data *data, int64_t now_us, const node_order *order, Inspected *at);
 
 #endif /* SIM_NODE_H */

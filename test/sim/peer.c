@@ -76,7 +76,7 @@ peer_on_overdue(const event *event)
 		peer_lose(event->host, event->node, "no answer in time");
 		return;
 	}
-	if (!w.plan.faultless && !w.calm && chance(4))
+	if (!w.plan.faultless && !w.plan.prompt && !w.calm && chance(4))
 	{
 		replace(event->host, event->node);
 		return;

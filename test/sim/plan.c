@@ -18,6 +18,8 @@ uint64_t plan_allowed = FAULT_BIT(FAULTS) - 1;
 	(FAULT_BIT(FAULT_NODE_FORWARD) | FAULT_BIT(FAULT_HOST_WILD) | FAULT_BIT(FAULT_STRANGER) |      \
 	 FAULT_BIT(FAULT_EVICT) | FAULT_BIT(FAULT_SUSPEND))
 
+#define IS_SHORT_LIST (__builtin_popcountll(plan_allowed & ALL) < FAULT_RELOAD_NODES / 3)
+
 #define FORGETFUL                                                                                  \
 	(FAULT_BIT(FAULT_RESTART_LOST) | FAULT_BIT(FAULT_ROLLBACK) | FAULT_BIT(FAULT_FLUSH))
 
@@ -26,6 +28,11 @@ uint64_t plan_allowed = FAULT_BIT(FAULTS) - 1;
 	(FAULT_BIT(FAULT_ROLLING) | FAULT_BIT(FAULT_WALL_WRONG) | FAULT_BIT(FAULT_WALL_JUMP) |         \
 	 FAULT_BIT(FAULT_HOST_DRIFT) | FAULT_BIT(FAULT_NODE_DRIFT) | FAULT_BIT(FAULT_APP_PAUSE) |      \
 	 FAULT_BIT(FAULT_CANCEL) | FAULT_BIT(FAULT_BROKER) | FAULT_BIT(FAULT_WORD))
+
+/* Faults that delay no message and no renewal. */
+#define HARMLESS                                                                                   \
+	(FAULT_BIT(FAULT_APP_PAUSE) | FAULT_BIT(FAULT_CANCEL) | FAULT_BIT(FAULT_CRASH) |               \
+	 FAULT_BIT(FAULT_WALL_WRONG) | FAULT_BIT(FAULT_WALL_JUMP) | FAULT_BIT(FAULT_TWIN))
 
 static void choose_resources(plan *plan);
 static uint64_t choose_faults(void);
@@ -53,6 +60,8 @@ plan_make(plan *plan, uint64_t seed)
 	plan->limit = chance(8);
 	plan->aged = chance(8);
 	plan->faults = choose_faults();
+	if ((plan_allowed & FAULT_BIT(FAULT_FORCE)) && (seed % 8 == 5 || IS_SHORT_LIST))
+		plan->faults |= FAULT_BIT(FAULT_FORCE);
 	choose_resources(plan);
 	plan->asks *= plan->resources;
 	if (plan->nodes < 3)
@@ -89,6 +98,8 @@ plan_make(plan *plan, uint64_t seed)
 
 	wall_wrong = (plan->faults & (FAULT_BIT(FAULT_WALL_WRONG) | FAULT_BIT(FAULT_WALL_JUMP))) != 0;
 	plan->faultless = plan->faults == 0;
+	plan->prompt = (plan->faults & ~(FAULT_BIT(FAULT_FORCE) | HARMLESS)) == 0 && plan->names == 1 &&
+				   !plan->doubled;
 	plan->lawful = seed % 16 == 0;
 	plan->share = seed % 3 == 0;
 	plan->guarded = (plan->faults & BEYOND) == 0;
@@ -136,7 +147,7 @@ choose_faults(void)
 	if (often == 0)
 		return 0;
 	/* a short list of faults asks for their combinations */
-	if (__builtin_popcountll(plan_allowed & ALL) < FAULT_RELOAD_NODES / 3)
+	if (IS_SHORT_LIST)
 		often = 2;
 	for (int i = 0; i < FAULT_SEVERAL; i++)
 		if (chance(often))

@@ -26,6 +26,7 @@
 #include "check.h"
 #include "debt.h"
 #include "fault.h"
+#include "force.h"
 #include "host.h"
 #include "operator.h"
 #include "session.h"
@@ -232,6 +233,7 @@ run(uint64_t seed)
 	wire_begin();
 	word_begin();
 	host_begin();
+	force_reset();
 	fault_begin();
 	operator_begin();
 	while (!w.over && next_event(&event))
@@ -271,6 +273,12 @@ handle(const event *event)
 			break;
 		case EVENT_FAULT:
 			fault_happens();
+			break;
+		case EVENT_FORCE:
+			force_on_arrive(event);
+			break;
+		case EVENT_FORCE_LATE:
+			force_on_late(event);
 			break;
 		case EVENT_OPERATOR:
 			operator_acts();
@@ -389,8 +397,9 @@ print_statistics(const statistics *sum, double seconds)
 		", that went to new nodes %" PRId64 ", nodes that left %" PRId64
 		", lists that waited for entries %" PRId64 "\n# changes by two lists: on both %" PRId64
 		", done %" PRId64 "; held leases that got other lists %" PRId64
-		"\n# stored behind the fence %" PRId64 ", overtaken %" PRId64
-		"; writers whose clock deceived them %" PRId64 "\n",
+		"\n# released by force %" PRId64 ", with more rounds %" PRId64 ", in vain %" PRId64
+		"; leases that ended so %" PRId64 "\n# stored behind the fence %" PRId64
+		", overtaken %" PRId64 "; writers whose clock deceived them %" PRId64 "\n",
 		sum->schedules, seconds, (double) sum->schedules / seconds,
 		(double) sum->events / (double) (sum->schedules > 0 ? sum->schedules : 1), sum->guarded,
 		sum->renamed, sum->detached, sum->prolonged, sum->holds_over, sum->granted,
@@ -400,8 +409,9 @@ print_statistics(const statistics *sum, double seconds)
 		sum->quarantines, sum->fooled, sum->writes, sum->stale, sum->fenced, sum->debts,
 		sum->repairs, sum->cancelled, sum->too_late, sum->vanished, sum->sent_again, sum->replaced,
 		sum->beside_lost, sum->collided, sum->mixed, sum->longer, sum->moved, sum->left,
-		sum->short_of_indexes, sum->settled, sum->replaced_lists, sum->relisted, sum->stored,
-		sum->passed, sum->deceived);
+		sum->short_of_indexes, sum->settled, sum->replaced_lists, sum->relisted, sum->forced,
+		sum->forced_again, sum->forced_failed, sum->forced_over, sum->stored, sum->passed,
+		sum->deceived);
 	printf("# faults:\n");
 	for (int i = 0; i < FAULTS; i++)
 		printf("%s%-14s %10" PRId64 "%s", i % 3 == 0 ? "#   " : "   ", fault_name[i], sum->fault[i],
@@ -449,7 +459,8 @@ print_tap(const statistics *sum, int broken, bool enough)
 		   sum->mixed > 0 && sum->short_of_indexes > 0 && sum->longer > 0 && sum->moved > 0 &&
 		   sum->left > 0 && sum->relisted > 0 && sum->settled > 0 && sum->replaced_lists > 0 &&
 		   sum->stored > 0 && sum->passed > 0 && sum->detached > 0 && sum->prolonged > 0 &&
-		   sum->holds_over > 0,
+		   sum->holds_over > 0 && sum->forced > 0 && sum->forced_again > 0 &&
+		   sum->forced_failed > 0 && sum->forced_over > 0,
 	   "each outcome was seen");
 	ok(sum->stale > 0 && sum->fenced > 0,
 	   "stale holders wrote %" PRId64 " times, and the fence kept %" PRId64

@@ -57,6 +57,7 @@ const char *const fault_name[FAULTS] = {
 	[FAULT_RELOAD_PREFIX] = "reload-prefix",
 	[FAULT_RELOAD_TTL] = "reload-max-ttl",
 	[FAULT_SEVERAL] = "several",
+	[FAULT_FORCE] = "force",
 };
 
 /* Tokens are told as microseconds since the world began: short, and in order. */

@@ -24,7 +24,6 @@ static int64_t max_us(int64_t a, int64_t b);
 static void abandon(wire *wire, int host, int node, bool late);
 static void leave_in_limbo(const command *command, int node, int64_t at_us);
 static void execute(int node, int server, const command *command, answer *answer, wire *behind);
-static void save(server *server);
 
 /* All connections are up, except those to a twin. */
 void
@@ -96,7 +95,7 @@ wire_on_reach(const event *event)
 		later(server->paused_until_us, EVENT_REACH, event->host, event->node, 0, wire->epoch);
 		return;
 	}
-	save(server);
+	wire_save(server);
 	for (int r = 0; r < w.plan.resources; r++)
 		wire_expire(w.server_of[event->host][event->node], r);
 	server->scriptless = false; /* SCRIPT LOAD */
@@ -338,7 +337,7 @@ execute(int node, int s, const command *command, answer *answer, wire *behind)
 	node_memory memory = behind != NULL ? behind->memory : LOCAL_HAS_ROOM;
 	store before;
 
-	save(server);
+	wire_save(server);
 	if (server->scriptless && !command->by_text)
 	{
 		debt_failed(command->host, node);
@@ -390,8 +389,8 @@ wire_expire(int s, int resource)
 }
 
 /* Writes the data that a restart would find: the last snapshot. */
-static void
-save(server *server)
+void
+wire_save(server *server)
 {
 	if (server->save_every_us == 0 || w.now_us < server->save_at_us)
 		return;

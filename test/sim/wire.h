@@ -60,6 +60,7 @@ extern void wire_close(int host, int node); /* by the host */
 extern void wire_break(int host, int node, bool late, bool silent);
 extern void wire_drop(int host, int node); /* unnoticed; all commands in flight are lost */
 extern void wire_expire(int server, int resource);
+extern void wire_save(server *server);              /* before data change */
 extern void wire_text(char *text, uint32_t number); /* writes a number in place of a random text */
 
 /* Events */

@@ -23,7 +23,7 @@ typedef struct word
 	uint32_t generation;
 	int node;
 	bool want;   /* else: free */
-	bool forced; /* a forged message of a forced release */
+	bool forced; /* of a forced release */
 	bool shared; /* waits for shared mode; nodes omit this */
 	int server;
 	int resource;
@@ -83,6 +83,20 @@ word_tell(int server, const command *command, const answer *answer)
 				send_word(answer->reader_host[i] - 1, &word);
 			break;
 	}
+}
+
+void
+word_freed(int server, int resource)
+{
+	tell_waiters(&(word){.server = server, .resource = resource});
+}
+
+void
+word_forced(int h, int node, int resource, uint64_t to)
+{
+	word word = {.forced = true, .server = w.server_of[h][node], .resource = resource};
+
+	send_word((int) to - 1, &word);
 }
 
 /* Sends to all waiting hosts on the channel. */
@@ -205,7 +219,6 @@ word_on_hear(const event *event)
 			hear_free(h, s, &word);
 }
 
-/* A lie: nobody has deleted a key by force. */
 static void
 hear_forced(int h, const word *word)
 {

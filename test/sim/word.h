@@ -32,6 +32,12 @@ extern int64_t word_recall_us(void);
 /* The host joins the channel of a request's lock on all nodes. */
 extern void word_join(int host, int entry);
 
+/* A server publishes the end of a lock that was released by force. */
+extern void word_freed(int server, int resource);
+
+/* The host tells the host `to`, through its node, of a forced release. */
+extern void word_forced(int host, int node, int resource, uint64_t to);
+
 /* The host publishes that it waits, for the host `to`. */
 extern void word_want(int host, int resource, bool shared, int64_t waited_us, uint64_t to);
 

@@ -92,6 +92,7 @@ typedef enum fault
 	FAULT_RELOAD_PREFIX,
 	FAULT_RELOAD_TTL,
 	FAULT_SEVERAL, /* not a fault: several resources */
+	FAULT_FORCE,   /* an administrator releases locks by force */
 	FAULTS
 } fault;
 
@@ -107,37 +108,41 @@ typedef enum persistence
 typedef enum event_kind
 {
 	/* of a host's processes: a paused host handles them late */
-	EVENT_ANSWER,    /* a reply arrives */
-	EVENT_BROKEN,    /* the host notices a broken connection */
-	EVENT_OVERDUE,   /* the oldest command of a connection may be overdue */
-	EVENT_CONNECT,   /* time to connect */
-	EVENT_HANDSHAKE, /* the node's answers in the handshake arrive */
-	EVENT_TIMER,     /* of a lease */
-	EVENT_HEAR,      /* a message from another host arrives */
-	EVENT_BROKER,    /* a new broker starts */
-	EVENT_SETTLED,   /* the new broker has probed all nodes once */
-	EVENT_RELOAD,    /* the broker puts redlock.nodes into force */
-	EVENT_PASS,      /* the broker takes its queue */
-	EVENT_ASK,       /* a session asks for a lock */
-	EVENT_ASKED,     /* a session with an entry writes its wish */
-	EVENT_READ,      /* a session reads its outcome */
-	EVENT_NEXT,      /* the next session at the gate asks */
-	EVENT_TAKE,      /* the next session takes a lease over */
-	EVENT_CANCEL,    /* a waiting session is cancelled */
-	EVENT_WRITE,     /* a session passes the database's fence, and reads */
-	EVENT_STORE,     /* a session stores a new version */
-	EVENT_PROLONG,   /* a detached lease is prolonged */
-	EVENT_DONE,      /* a session is done with the lock */
+	EVENT_ANSWER,     /* a reply arrives */
+	EVENT_BROKEN,     /* the host notices a broken connection */
+	EVENT_OVERDUE,    /* the oldest command of a connection may be overdue */
+	EVENT_CONNECT,    /* time to connect */
+	EVENT_HANDSHAKE,  /* the node's answers in the handshake arrive */
+	EVENT_TIMER,      /* of a lease */
+	EVENT_HEAR,       /* a message from another host arrives */
+	EVENT_FORCED,     /* a node's answer to a forced release arrives */
+	EVENT_FORCE_OVER, /* the time for these answers is over */
+	EVENT_BROKER,     /* a new broker starts */
+	EVENT_SETTLED,    /* the new broker has probed all nodes once */
+	EVENT_RELOAD,     /* the broker puts redlock.nodes into force */
+	EVENT_PASS,       /* the broker takes its queue */
+	EVENT_ASK,        /* a session asks for a lock */
+	EVENT_ASKED,      /* a session with an entry writes its wish */
+	EVENT_READ,       /* a session reads its outcome */
+	EVENT_NEXT,       /* the next session at the gate asks */
+	EVENT_TAKE,       /* the next session takes a lease over */
+	EVENT_CANCEL,     /* a waiting session is cancelled */
+	EVENT_WRITE,      /* a session passes the database's fence, and reads */
+	EVENT_STORE,      /* a session stores a new version */
+	EVENT_PROLONG,    /* a detached lease is prolonged */
+	EVENT_DONE,       /* a session is done with the lock */
 	EVENT_HOST_LAST = EVENT_DONE,
 	/* of others */
 	EVENT_ARRIVE, /* a command arrives at its node */
 	EVENT_REACH,  /* a connection reaches its node */
 	EVENT_LATE,   /* a command from an old socket is executed */
 	EVENT_FAULT,
-	EVENT_OPERATOR, /* the operator changes settings */
-	EVENT_PLAIN,    /* the plain Redlock client acts */
-	EVENT_CALM,     /* the end of all faults */
-	EVENT_LIMIT     /* time limit of the last grants */
+	EVENT_FORCE,      /* a command of a forced release arrives at its node */
+	EVENT_FORCE_LATE, /* a holder must have heard of a forced release by now */
+	EVENT_OPERATOR,   /* the operator changes settings */
+	EVENT_PLAIN,      /* the plain Redlock client acts */
+	EVENT_CALM,       /* the end of all faults */
+	EVENT_LIMIT       /* time limit of the last grants */
 } event_kind;
 
 typedef struct event
@@ -201,6 +206,7 @@ typedef struct plan
 	bool sane;         /* wall clocks agree so well that order survives lost counters */
 	bool measured;     /* 12: leases and keys end in time */
 	bool faultless;    /* no faults at all */
+	bool prompt;       /* 23: a forced release succeeds, and its holder hears at once */
 	bool lawful;       /* the laws of the core, which take time: in some schedules */
 	bool rolling;      /* 16: only minorities of nodes fail at a time */
 	int64_t settle_us; /* minimal pause between outages */

@@ -3639,11 +3639,30 @@ test_repair_in_renewal_round(void)
 	node_lost(2);
 	ok(out.outcome == CORE_UNRENEWED, "a round without a majority is over");
 	node_ready(2);
-	renewal_refused_by("2");
-	ok(nothing_said() && lease.state == CORE_HELD,
-	   "who refuses after it does not make it a lease lost");
 	renewed_by("34");
-	ok(nothing_said(), "nor do those who renew make it a success");
+	ok(nothing_said(), "later answers do not make it a success");
+	renewal_refused_by("2");
+	ok(lease.state == CORE_LOST && out.outcome == CORE_EXPIRED,
+	   "but a later refusal ends the lease, if a majority has refused");
+
+	hold_and_renew(3);
+	node_lost(2);
+	renewal_refused_by("1");
+	ok(out.outcome == CORE_UNRENEWED && lease.state == CORE_HELD,
+	   "an error and a refusal of three");
+	renewal_refused_by("0");
+	ok(lease.state == CORE_LOST && out.outcome == CORE_EXPIRED, "and then another refusal");
+
+	hold_and_renew(5);
+	renewal_refused_by("0");
+	renewed_by("123");
+	node_lost(1);
+	node_lost(2);
+	node_ready(1);
+	node_ready(2);
+	renewal_refused_by("12");
+	ok(nothing_said() && lease.state == CORE_HELD,
+	   "refusals after a success, at other times, leave the next round to decide");
 
 	hold_and_renew(5);
 	node_lost(0);

@@ -16,7 +16,7 @@
 static const core_lists five = {.now = 31};
 
 static Inspected node[CORE_NODES_MAX];
-static int64_t least;
+static ForceRelease force;
 
 static void
 reset(void)
@@ -24,7 +24,7 @@ reset(void)
 	memset(node, 0, sizeof(node));
 	for (int i = 0; i < 5; i++)
 		node[i].kind = INSPECTED_NONE;
-	least = 0;
+	force_begin(&force, five, node, NOW_US);
 }
 
 static void
@@ -36,22 +36,29 @@ forced(int i, int64_t before, int64_t after)
 	node[i].after = after;
 }
 
+static int64_t
+first_least(void)
+{
+	force_begin(&force, five, node, NOW_US);
+	return force.least;
+}
+
 static void
 test_least(void)
 {
 	reset();
-	ok(force_first_least(five, node, NOW_US) == 0, "without keys and counters nothing is raised");
+	ok(first_least() == 0, "without keys and counters nothing is raised");
 	node[1].kind = INSPECTED_STRING;
 	node[1].value_len = 5;
 	strcpy(node[1].value, "plain");
-	ok(force_first_least(five, node, NOW_US) == 0, "nor for a plain client");
+	ok(first_least() == 0, "nor for a plain client");
 	node[1].value_len = (int) strlen(VALUE);
 	strcpy(node[1].value, VALUE);
-	ok(force_first_least(five, node, NOW_US) == NOW_US, "a lost counter follows the clock");
+	ok(first_least() == NOW_US, "a lost counter follows the clock");
 	node[3].counter = 10;
 	node[4].counter = 12;
 	node[5].counter = 99;
-	ok(force_first_least(five, node, NOW_US) == 13, "above the counters of the nodes in force");
+	ok(first_least() == 13, "above the counters of the nodes in force");
 }
 
 static void
@@ -60,36 +67,83 @@ test_rounds(void)
 	reset();
 	for (int i = 0; i < 5; i++)
 		forced(i, 10, 11);
-	ok(force_judge(five, node, &least) == FORCE_DONE, "all nodes agree");
+	ok(force_judge(&force, five, node) == FORCE_DONE, "all nodes agree");
 	forced(0, 15, 16);
-	ok(force_judge(five, node, &least) == FORCE_DONE,
+	ok(force_judge(&force, five, node) == FORCE_DONE,
 	   "a majority agrees, without a higher counter");
 	forced(0, 10, 3);
-	ok(force_judge(five, node, &least) == FORCE_DONE, "without a node that lies");
+	ok(force_judge(&force, five, node) == FORCE_DONE, "without a node that lies");
 	forced(0, 15, 16);
 	node[3].kind = INSPECTED_SILENT;
 	node[4].kind = INSPECTED_ERROR;
-	ok(force_judge(five, node, &least) == FORCE_AGAIN && least == 16,
+	ok(force_judge(&force, five, node) == FORCE_AGAIN && force.least == 17,
 	   "a counter of three is above what two have now");
+	for (int i = 0; i < 3; i++)
+		forced(i, node[i].after, 17);
+	ok(force_judge(&force, five, node) == FORCE_DONE, "the next round is above all counters");
+	reset();
+	node[4].kind = INSPECTED_ERROR;
+	forced(0, 15, 16);
+	forced(1, 10, 11);
+	forced(2, 10, 11);
 	forced(3, 99, 100);
 	forced(1, 12, 13);
-	ok(force_judge(five, node, &least) == FORCE_AGAIN && least == 16,
+	ok(force_judge(&force, five, node) == FORCE_AGAIN && force.least == 17,
 	   "the next round need not pass the highest of four");
 	node[3].forced = false;
 	node[3].kind = INSPECTED_SILENT;
 	forced(1, 0, 16);
 	forced(2, 10, 16);
-	ok(force_judge(five, node, &least) == FORCE_DONE, "three nodes are enough");
+	ok(force_judge(&force, five, node) == FORCE_DONE, "three nodes are enough");
 	node[2].may_have_forgotten = true;
-	ok(force_judge(five, node, &least) == FORCE_FAILED, "one that may have forgotten is none");
+	ok(force_judge(&force, five, node) == FORCE_FAILED, "one that may have forgotten is none");
 	node[2].may_have_forgotten = false;
 	node[2].forced = false;
 	node[2].counter = 99;
-	ok(force_judge(five, node, &least) == FORCE_DONE, "one with another's key refuses renewals");
+	ok(force_judge(&force, five, node) == FORCE_DONE, "one with another's key refuses renewals");
 	reset();
 	for (int i = 0; i < 5; i++)
 		forced(i, 0, 0);
-	ok(force_judge(five, node, &least) == FORCE_DONE, "plain clients have no counters");
+	ok(force_judge(&force, five, node) == FORCE_DONE, "plain clients have no counters");
+}
+
+static void
+has(int i, const char *value)
+{
+	node[i].value_len = (int) strlen(value);
+	strcpy(node[i].value, value);
+}
+
+/* The holder has keys at a majority; a request that is over has left a key at another node. */
+static void
+test_value(void)
+{
+	reset();
+	for (int i = 0; i < 5; i++)
+		forced(i, 10 + i, 11 + i);
+	for (int i = 0; i < 3; i++)
+		has(i, VALUE);
+	has(4, "plain");
+	ok(force.value_len == 0, "the first round deletes any key");
+	ok(force_judge(&force, five, node) == FORCE_AGAIN && force.round == 2 &&
+		   force.value_len == (int) strlen(VALUE) && memcmp(force.value, VALUE, strlen(VALUE)) == 0,
+	   "the next deletes that of the holder");
+	has(0, "plain");
+	for (int i = 0; i < 5; i++)
+		forced(i, 20 + i, 21 + i);
+	ok(force_judge(&force, five, node) == FORCE_AGAIN && force.value_len == (int) strlen(VALUE),
+	   "and no later holder's");
+	reset();
+	for (int i = 0; i < 5; i++)
+	{
+		forced(i, 10 + i, 11 + i);
+		node[i].kind = INSPECTED_NONE;
+	}
+	for (int round = 1; round < FORCE_ROUNDS_MAX; round++)
+		ok(force_judge(&force, five, node) == FORCE_AGAIN && force.value_len == 1 &&
+			   force.value[0] == '-',
+		   "where no key was, round %d deletes none", round + 1);
+	ok(force_judge(&force, five, node) == FORCE_FAILED, "no round follows the last");
 }
 
 /*
@@ -148,10 +202,10 @@ is_undone(uint32_t seed)
 	reset();
 	for (int i = 0; i < 5; i++)
 		node[i].counter = i < 3 || dice(2) ? world.counter[i] : 0;
-	least = 101;
-	for (int round = 0; round < 20 && verdict == FORCE_AGAIN; round++)
+	force.least = 101;
+	while (verdict == FORCE_AGAIN)
 	{
-		reset();
+		memset(node, 0, sizeof(node));
 		for (int i = 0; i < 5; i++)
 			node[i].kind = INSPECTED_SILENT;
 		asked = 0;
@@ -180,11 +234,11 @@ is_undone(uint32_t seed)
 				if (dice(4) == 0)
 					continue; /* no answer, and not executed */
 				world.key[i] = false;
-				world.counter[i] = before >= least ? before + 1 : least;
+				world.counter[i] = before >= force.least ? before + 1 : force.least;
 				forced(i, before, world.counter[i]);
 			}
 		}
-		verdict = force_judge(five, node, &least);
+		verdict = force_judge(&force, five, node);
 		if (verdict == FORCE_FAILED)
 			return false; /* the administrator tries again */
 	}
@@ -220,6 +274,7 @@ main(void)
 {
 	test_least();
 	test_rounds();
+	test_value();
 	test_renewals();
 	return tap_done();
 }

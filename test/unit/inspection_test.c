@@ -179,6 +179,37 @@ test_two_lists(void)
 	   "a majority of both lists, beside as many nodes without a majority");
 }
 
+/* Hosts hear of a forced release, or of an ask. */
+static void
+test_hosts(void)
+{
+	uint64_t host[INSPECTION_HOSTS_MAX];
+
+	reset();
+	put(0, 2, a);
+	put(3, 3, reader_a);
+	put(4, 4, "plain");
+	node[3].hosts = 2;
+	node[3].host[0] = 7;
+	node[3].host[1] = UINT64_C(0x00c0ffee00c0ffee);
+	ok(inspection_hosts(node, false, host) == 2 && host[0] == UINT64_C(0x00c0ffee00c0ffee) &&
+		   host[1] == 7,
+	   "each host of a key or of a reader, once");
+	ok(inspection_hosts(node, true, host) == 0, "none, if no key was deleted");
+	node[3].forced = true;
+	ok(inspection_hosts(node, true, host) == 2 && host[0] == 7, "the hosts of a deleted key");
+	node[3].hosts = 0;
+	ok(inspection_hosts(node, true, host) == 0,
+	   "the host in a reader's value may have left: only the list of readers counts");
+	for (int i = 0; i < 3; i++)
+	{
+		node[i].hosts = LUA_READERS_ASKED;
+		for (int k = 0; k < LUA_READERS_ASKED; k++)
+			node[i].host[k] = (uint64_t) (100 * i + k);
+	}
+	ok(inspection_hosts(node, false, host) == INSPECTION_HOSTS_MAX, "not more than there is room");
+}
+
 int
 main(void)
 {
@@ -186,5 +217,6 @@ main(void)
 	test_silence();
 	test_kinds();
 	test_two_lists();
+	test_hosts();
 	return tap_done();
 }

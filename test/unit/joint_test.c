@@ -230,6 +230,7 @@ renewal_goes_right(core_lists of, int script, bool settled)
 	bool renewed = false, over = false;
 
 	hold(settled ? of : (core_lists){of.now, 0});
+	now_us++;
 	relist(of);
 	tick();
 	if (out.renew != all)
@@ -246,13 +247,11 @@ renewal_goes_right(core_lists of, int script, bool settled)
 			   says == SAYS_YES  ? CORE_REPLY_YES
 			   : says == SAYS_NO ? CORE_REPLY_NO
 								 : CORE_REPLY_ERROR);
-		if (over)
-			expected = CORE_NOTHING;
-		else if (are_majorities(count, said[SAYS_YES]))
+		if (!over && are_majorities(count, said[SAYS_YES]))
 			expected = CORE_RENEWED;
-		else if (!are_majorities(count, ~said[SAYS_NO]))
+		else if (says == SAYS_NO && !are_majorities(count, ~said[SAYS_NO]))
 			expected = CORE_EXPIRED;
-		else if (!are_majorities(count, ~(said[SAYS_NO] | said[SAYS_ERROR])))
+		else if (!over && !are_majorities(count, ~(said[SAYS_NO] | said[SAYS_ERROR])))
 			expected = CORE_UNRENEWED;
 		over = over || expected != CORE_NOTHING;
 		renewed = renewed || expected == CORE_RENEWED;
