@@ -1,10 +1,11 @@
 #!/bin/bash
-# scripts/campaign.sh: the long runs of the simulator; each writes its row of test/results.md
+# scripts/campaign.sh: the long runs of simulator and fuzzing; each writes its row of test/results.md
 #
 #   scripts/campaign.sh schedules [COUNT [FIRST SEED]]    3,000,000 from seed 10,000,001
 #   scripts/campaign.sh mutants                           each must be killed
+#   scripts/campaign.sh fuzz [COUNT]                      3,000,000 executions of each program
 #
-# Ends with an error when an invariant was violated or a mutant survived.
+# Ends with an error when an invariant was violated, a mutant survived, or fuzzing found a fault.
 set -eu
 
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
@@ -27,8 +28,14 @@ mutants)
     perl test/sim/mutants.pl | tee "$log" && failed=0 || failed=1
     scripts/record.pl "mutants of what the simulator runs" "$(tail -n 1 "$log" | sed 's/^# //')"
     ;;
+fuzz)
+    make -s fuzz_programs
+    test/fuzz/fuzz.pl --runs "$count" | tee "$log" && failed=0 || failed=1
+    scripts/record.pl "fuzzing: $count executions of each program" \
+        "$(grep -E '^not ok' "$log" | tr '\n' ' ')$(tail -n 1 "$log" | sed 's/^# //')"
+    ;;
 *)
-    echo "usage: $0 schedules [COUNT [FIRST SEED]] | mutants" >&2
+    echo "usage: $0 schedules [COUNT [FIRST SEED]] | mutants | fuzz [COUNT]" >&2
     exit 2
     ;;
 esac
