@@ -41,6 +41,8 @@ my @mutants = (
 	['url-host-too-long', 'url', 'src/shared/url.c', '(size_t) len >= size)', '(size_t) len > size)'],
 	['url-port-zero', 'url', 'src/shared/url.c', " ||\n\t\t url->port == 0))", '))'],
 	['url-control-character', 'url', 'src/shared/url.c', 'text_find_control(url->host) != NULL', 'url->host[0] == 1'],
+	['url-damaged-text', 'url', 'src/shared/url.c', "\t\t   memchr(url->password, '\\0', sizeof(url->password)) != NULL && is_flag", "\t\t   is_flag"],
+	['url-damaged-flag', 'url', 'src/shared/url.c', 'return byte <= 1;', 'return byte <= 2;'],
 	['text-cut-in-character', 'errors', 'src/shared/text.c', 'if (n + wanted >= size)', 'if (n + 1 >= size)'],
 	['error-class-of-part', 'errors', 'src/protocol/node_error.c', 'memcmp(error, classes[i].error, len) == 0', 'memcmp(error, classes[i].error, len) <= 0'],
 );

@@ -2,8 +2,11 @@
  * url_fuzz.c
  *		Lists of nodes, as in redlock.nodes, by src/shared/url.c.
  *
+ * A list from the file of joint lists is memory; see src/broker/joint_file.c.
+ *
  * Claims: each part of a URL ends, and is fit for people; a list that is read, and written again
- * with its addresses, is read the same; a node is in a list once; an error is one line.
+ * with its addresses, is read the same; a node is in a list once; an error is one line; damaged
+ * memory is refused, or can be read.
  */
 #include "fuzz.h"
 
@@ -62,11 +65,46 @@ check_url(const NodeUrl *url)
 	must(url->password[0] != '\0' || url->user[0] == '\0');
 }
 
+/* Changes bytes of a list, as a damaged file of joint lists would. */
+static void
+damage(NodeUrls *urls, Bytes *bytes)
+{
+	uint8_t *memory = (uint8_t *) urls;
+	bool empty = urls->count == 0;
+
+	must(url_is_list(urls) == !empty);
+	while (bytes->at < bytes->end)
+	{
+		size_t place = 256 * take_below(bytes, 256) + take_below(bytes, 256);
+		size_t len = take_below(bytes, 256);
+		uint8_t value = (uint8_t) take_below(bytes, 256);
+
+		for (size_t i = 0; i < len && place < sizeof(*urls); i++)
+			memory[place++] = value;
+	}
+	if (!url_is_list(urls))
+		return;
+	must(urls->count > 0 && urls->count <= URL_NODES_MAX && (urls->mixed || !urls->mixed));
+	for (int i = 0; i < urls->count; i++)
+	{
+		const NodeUrl *url = &urls->url[i];
+
+		must(strlen(url->address) < sizeof(url->address) && strlen(url->host) < sizeof(url->host) &&
+			 strlen(url->user) < sizeof(url->user) &&
+			 strlen(url->password) < sizeof(url->password));
+		must((url->is_local || !url->is_local) && (url->is_unix || !url->is_unix) &&
+			 (url->tls || !url->tls) && url->durable <= URL_NOT_DURABLE);
+		must(url->port >= 0 && url->port <= 65535 && url->db >= 0);
+	}
+}
+
 int
 LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
 	Bytes bytes = {data, data + size};
-	char *list = take_text_copy(&bytes, 8192);
+	/* the list ends at the first NUL; the bytes behind damage the list in memory */
+	const uint8_t *end = memchr(data, '\0', size);
+	char *list = take_text_copy(&bytes, end != NULL ? (size_t) (end - data) : 8192);
 	char *again = malloc(URL_NODES_MAX * URL_SIZE_MAX);
 	char *at = again;
 	static NodeUrls urls;
@@ -93,6 +131,8 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	{
 		must(url_parse_list(again, &read_again) == NULL);
 		must(memcmp(&read_again, &urls, sizeof(urls)) == 0);
+		(void) take_below(&bytes, 1);
+		damage(&urls, &bytes);
 	}
 	free(again);
 	free(list);
