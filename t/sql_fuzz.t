@@ -1,5 +1,5 @@
-# Each function, procedure and view of the extension, with hostile arguments of all types, in random
-# order and in four sessions at a time.  A seed repeats the calls: FUZZ_SEED=N; FUZZ_CALLS=N makes
+# Each function, procedure, view and setting of the extension, with hostile arguments of all types,
+# in random order and in four sessions at a time.  A seed repeats the calls: FUZZ_SEED=N; FUZZ_CALLS=N makes
 # more of them.
 #
 # Protects from: an argument, or an order of calls, that ends a server process, fails an assertion,
@@ -21,11 +21,11 @@ srand($seed);
 
 my $host = redlock_cluster('a', nodes => ['local'], conf => <<CONF);
 log_error_verbosity = verbose
-statement_timeout = '100 ms'
 redlock.max_locks = 64
 restart_after_crash = off
 CONF
 my $broker = broker_pid($host);
+my $limit  = "SET statement_timeout = '100 ms'";
 
 my %documented = map { $_ => 1 } documented_states();
 # Errors about the words around a call: in a failed transaction, about savepoints, prepared
@@ -65,6 +65,7 @@ my %named = (
 		"'SELECT redlock_release_all()'", "'SELECT redlock_acquire(''a'')'", "repeat(' ', 1000000)", "'CALL redlock_run(''b'', ''SELECT 1'')'" ],
 	command_timeout => ["'1 s'"],
 );
+my @of_settings = ("''", 0, 1, -1, 2147483647, "'1 ms'", "'1 s'", "'1000 d'", "'NaN'", "'on'", "'warn'", "'cancel'", "'session, call'", "E'a\\n'", 'DEFAULT', 'DEFAULT');
 # of types that no parameter has: such a function does not exist
 my @foreign = ("'NaN'::float8", "'infinity'::date", "'-infinity'::timestamptz", "'{}'::jsonb", "B'101'", "ROW(1, 2)", "'NaN'::numeric", "'{1,NULL}'::int[]");
 
@@ -101,6 +102,7 @@ SQL
 
 my @functions = functions();
 my @views = split /\n/, $host->safe_psql('postgres', "SELECT viewname FROM pg_views WHERE viewname LIKE 'redlock%' ORDER BY 1");
+my @settings = split /\n/, $host->safe_psql('postgres', "SELECT name FROM pg_settings WHERE name LIKE 'redlock.%' ORDER BY 1");
 cmp_ok(@functions, '>=', 35, 'the functions of the extension');
 
 sub call
@@ -124,8 +126,9 @@ sub statement
 {
 	my $dice = rand();
 
-	return one_of('DISCARD ALL', 'SELECT redlock_release_all()', 'RESET ALL') if $dice < 0.06;
+	return one_of("DISCARD ALL; $limit", 'SELECT redlock_release_all()', "RESET ALL; $limit") if $dice < 0.06;
 	return 'SELECT count(*) FROM ' . one_of(@views) if $dice < 0.1;
+	return 'SET ' . one_of(@settings) . ' = ' . one_of(@of_settings) if $dice < 0.14;
 	return call() if $dice < 0.6;
 	return join '; ', 'BEGIN', call(), (rand() < 0.5 ? 'SAVEPOINT s' : ()), call(), (rand() < 0.3 ? 'ROLLBACK TO s' : ()),
 	  call(), one_of('COMMIT', 'COMMIT', 'ROLLBACK', "PREPARE TRANSACTION 'p'; ROLLBACK PREPARED 'p'");
@@ -162,6 +165,7 @@ my @sessions = map { session($host) } 1 .. 3;
 	local $ENV{PGUSER} = 'guest';
 	push @sessions, session($host);
 }
+$_->query($limit) foreach @sessions;
 for (my $called = 0; $called < $calls && !grep({ $_->{dead} } @sessions); $called += @sessions)
 {
 	my @sql = map { statement() } @sessions;
@@ -181,7 +185,7 @@ unlike(slurp_file($host->logfile), qr/TRAP:|PANIC|terminated by signal|: XX\d\d\
 
 foreach my $session (@sessions)
 {
-	is($session->run("ROLLBACK; DISCARD ALL; RESET statement_timeout; SELECT redlock_try('after ' || pg_backend_pid())")->{out}, 't', 'a session still takes locks');
+	is($session->run("ROLLBACK; DISCARD ALL; SELECT redlock_try('after ' || pg_backend_pid())")->{out}, 't', 'a session still takes locks');
 }
 
 done_testing();
