@@ -3,8 +3,8 @@
  *		Texts of nodes: the class of an error, by src/protocol/node_error.c, and texts that are made
  *		fit for people, by src/shared/text.c.
  *
- * Claims: each text fits, ends, and has only characters that are fit for people; a fit text stays
- * as it is; the class follows from the beginning of the error, and from what the broker knows.
+ * Claims: each text fits, ends, and has only characters fit for people; a fit text stays the same;
+ * the class follows from the beginning of the error, and from what the broker knows.
  */
 #include "fuzz.h"
 

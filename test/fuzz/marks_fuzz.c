@@ -2,9 +2,9 @@
  * marks_fuzz.c
  *		Marks of replaced lists at the nodes, by src/protocol/steps.c.
  *
- * Claims: a mark that is refused leaves an empty mark; a mark that is read is written with the same
- * words into LUA_MARK_MAX bytes; whatever marks the nodes report, the
- * next version is at least as late as the latest mark, and a host may follow a list without marks.
+ * Claims: a refused mark leaves an empty mark; a mark, read and written again, has the same words,
+ * and fits into LUA_MARK_MAX bytes; whatever marks the nodes report, the next version is at least
+ * as late as the latest mark, and a host may follow a list without marks.
  */
 #include "fuzz.h"
 

@@ -2,9 +2,9 @@
  * messages_fuzz.c
  *		Messages between hosts, by src/broker/script.c and the files of the protocol that it calls.
  *
- * Claims: a message that is heard, written again, and heard once more, is the same message; its key
- * lies within its text; texts for people are fit for people; the waiting hosts are in order; no
- * message writes beyond its own part of the result.
+ * Claims: a message, heard and written again, is heard as the same message; the key lies within the
+ * text; texts for people have no control characters; waiting hosts are in order; no message writes
+ * beyond its own part of the result.
  */
 #include "postgres.h"
 

@@ -1,11 +1,11 @@
 #!/usr/bin/perl
 #
-# mutants.pl: break one reader at a time, and check that its fuzzing target finds the fault
+# mutants.pl: break one reader at a time; its fuzzing program must find the fault
 #
 #	mutants.pl [--seconds N] [NAME ...]
 #
-# Works with copies in a temporary directory.  Writes TAP: one test for each mutant.  Only a mutant
-# that survives takes all the seconds.
+# Works with a copy in a temporary directory.  Writes TAP: one test for each mutant.  Only a
+# surviving mutant takes all the seconds.
 use strict;
 use warnings;
 
