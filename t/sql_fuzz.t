@@ -174,7 +174,7 @@ for (my $called = 0; $called < $calls && !grep({ $_->{dead} } @sessions); $calle
 	look_at($sql[$_], $sessions[$_]->result) foreach 0 .. $#sessions;
 }
 
-is(join("\n", @wrong[ 0 .. ($#wrong < 9 ? $#wrong : 9) ]), '', 'each error has an SQLSTATE of docs/reference/errors.md, and no session ended');
+is(join("\n", @wrong[ 0 .. ($#wrong < 9 ? $#wrong : 9) ]), '', "FUZZ_SEED=$seed: each error has an SQLSTATE of docs/reference/errors.md, and no session ended");
 note join ', ', map { "$_: $seen{$_}" } sort keys %seen;
 cmp_ok($good, '>', $calls / 20, 'calls succeed, too');
 cmp_ok(scalar keys %seen, '>', 10, 'and fail in many ways');
