@@ -23,27 +23,27 @@
 
 MODULE_big = redlock_pg
 OBJS = redlock_pg.o $(patsubst %,src/%.o, \
-	protocol/core protocol/core_acquire protocol/core_debts protocol/core_renew protocol/entry protocol/force_release protocol/guard protocol/hearing protocol/hosts protocol/inspection protocol/local_names protocol/local_node protocol/lua protocol/lua_text protocol/overlap \
-	protocol/permits protocol/probe protocol/release_queue protocol/rules protocol/run_note protocol/scopes protocol/settling protocol/several \
+	protocol/core protocol/core_acquire protocol/core_debts protocol/core_renew protocol/entry protocol/force_release protocol/guard protocol/hearing protocol/hosts protocol/inspect_many protocol/inspection protocol/local_names protocol/local_node protocol/lua protocol/lua_text protocol/overlap \
+	protocol/pattern protocol/permits protocol/probe protocol/release_queue protocol/rules protocol/run_note protocol/scopes protocol/settling protocol/several \
 	protocol/node_error protocol/node_index protocol/standing protocol/steps protocol/value protocol/waiters protocol/waiting_hosts protocol/wish protocol/words driver/driver driver/turns \
 	shared/alarm shared/clock shared/guc shared/holder shared/host_list shared/inspect_queue shared/lease shared/lease_broker \
 	shared/lease_entries shared/lease_gate shared/lease_memory shared/lease_shared shared/lease_stats shared/lease_unowned shared/lease_view \
-	shared/memory shared/new_names shared/node_stats shared/node_status shared/resource_stats shared/run_report shared/text shared/tls_file shared/url shared/waiting_here \
+	shared/memory shared/new_names shared/node_stats shared/node_status shared/resource_stats shared/run_report shared/stats_file shared/text shared/tls_file shared/url shared/wait_events shared/waiting_here \
 	broker/broker broker/conflicts broker/deadlock broker/host_entry broker/host_pages broker/inspector broker/joint_file \
 	broker/leaving broker/local_wait broker/loop broker/marks broker/members broker/node broker/node_checks \
 	broker/node_local broker/node_news broker/node_pipeline broker/registry broker/resolver broker/script \
 	broker/subscription broker/timers broker/tls broker/told broker/trouble broker/waiting broker/world \
-	session/ask_hosts session/ask_release session/detached session/effects session/encoding session/fence session/force session/gate session/holdings session/inspect_lock session/run_notes session/list_waiting \
+	session/ask_hosts session/ask_release session/detached session/effects session/encoding session/fence session/force session/gate session/grants session/holdings session/inspect_lock session/run_notes session/list_waiting \
 	session/loss session/loss_alarm session/misuse session/permit_queue session/request \
-	session/request_errors session/request_lease session/runs session/scan_locks session/session session/session_attach \
+	session/request_errors session/request_lease session/request_log session/runs session/scan_locks session/session session/session_attach \
 	session/transaction \
-	sql/arguments sql/diagnose sql/diagnose_hosts sql/diagnose_nodes sql/fencing sql/inspect sql/intervals sql/last_run sql/locks sql/merge sql/procedure sql/run sql/stat_views sql/terms sql/views)
+	sql/arguments sql/diagnose sql/diagnose_hosts sql/diagnose_nodes sql/fencing sql/granting sql/inspect sql/intervals sql/last_run sql/locks sql/merge sql/procedure sql/run sql/stat_views sql/terms sql/views)
 
 EXTENSION = redlock_pg
 DATA = redlock_pg--0.1.0.sql redlock_pg--0.1.0--0.2.0.sql redlock_pg--0.2.0.sql
 PGFILEDESC = "redlock_pg - distributed locks for SQL"
 
-REGRESS = install arguments terms acquire token fence scopes views settings several shared permits advisory call_scope warnings hold keep_idle detached run allowed_scopes parallel privileges
+REGRESS = install arguments terms acquire token fence scopes views settings several shared permits advisory call_scope warnings hold keep_idle detached run run_all allowed_scopes grants parallel privileges
 ISOLATION = exclude sharing wait savepoint deadlock terminate handover locks skip fence_order
 ISOLATION_OPTS = --load-extension=redlock_pg
 TAP_TESTS = 1
@@ -165,7 +165,7 @@ CORE_FILES = $(CORE:%=src/protocol/%.c)
 # what src/broker/script.c needs, without a server
 SCRIPT_FILES = src/broker/script.c src/protocol/lua.c src/protocol/lua_text.c src/protocol/probe.c src/protocol/rules.c src/protocol/value.c src/protocol/waiters.c src/protocol/waiting_hosts.c src/protocol/words.c src/shared/text.c test/unit/server.c
 
-UNIT_TESTS = $(patsubst %,test/unit/%_test,core entry force_release guard hearing holder hosts inspection joint local_names node_error node_index node_status overlap permits probe release_queue rules run_note scopes script settling several standing steps url value waiters waiting_hosts wish words)
+UNIT_TESTS = $(patsubst %,test/unit/%_test,core entry force_release guard hearing holder hosts inspect_many inspection joint local_names node_error node_index node_status overlap pattern permits probe release_queue rules run_note scopes script settling several standing steps url value waiters waiting_hosts wish words)
 
 test/unit/core_test: test/unit/laws.c $(CORE_FILES)
 test/unit/entry_test: src/protocol/entry.c src/protocol/rules.c src/protocol/wish.c
@@ -174,11 +174,13 @@ test/unit/guard_test: src/protocol/guard.c $(CORE_FILES)
 test/unit/hearing_test: src/protocol/hearing.c $(CORE_FILES)
 test/unit/holder_test: src/shared/holder.c src/shared/text.c
 test/unit/hosts_test: src/protocol/hosts.c src/protocol/words.c src/protocol/overlap.c $(CORE_FILES)
+test/unit/inspect_many_test: src/protocol/inspect_many.c src/protocol/words.c $(CORE_FILES)
 test/unit/inspection_test: src/protocol/inspection.c src/protocol/value.c $(CORE_FILES)
 test/unit/joint_test: test/unit/laws.c $(CORE_FILES)
 test/unit/local_names_test: src/protocol/local_names.c src/protocol/local_node.c
 test/unit/node_status_test: src/shared/node_status.c test/unit/server.c
 test/unit/overlap_test: src/protocol/overlap.c $(CORE_FILES)
+test/unit/pattern_test: src/protocol/pattern.c
 test/unit/permits_test: src/protocol/permits.c
 test/unit/probe_test: src/protocol/probe.c
 test/unit/release_queue_test: src/protocol/release_queue.c $(CORE_FILES)

@@ -105,6 +105,20 @@ LANGUAGE C;
 COMMENT ON PROCEDURE redlock_run(text, text, interval, interval, interval, interval, interval, boolean, boolean, text, integer) IS
 'Runs an SQL command under the distributed lock on a resource, or skips the command with a notice if another session holds the lock for longer than "wait"; the command may be a CALL that commits. With "fence" the fencing token is recorded before the command, and before each of its commits that wrote. With "record" the table redlock_runs has a row of the run';
 
+CREATE PROCEDURE redlock_run_all(resources text[], command text,
+                                 wait interval DEFAULT '0',
+                                 ttl interval DEFAULT NULL,
+                                 hold_at_least interval DEFAULT NULL,
+                                 hold_at_most interval DEFAULT NULL,
+                                 keep_idle interval DEFAULT NULL,
+                                 fence boolean DEFAULT false,
+                                 record boolean DEFAULT false,
+                                 mode text DEFAULT 'exclusive')
+AS 'MODULE_PATHNAME', 'redlock_run_all'
+LANGUAGE C;
+COMMENT ON PROCEDURE redlock_run_all(text[], text, interval, interval, interval, interval, interval, boolean, boolean, text) IS
+'Runs an SQL command under the distributed locks on up to 64 resources, all or none, as redlock_run does under one. With "fence" all fencing tokens are recorded. With "record" the table redlock_runs has one row of the run, with the first name';
+
 CREATE PROCEDURE redlock_lock(resource text,
                               wait interval DEFAULT NULL,
                               ttl interval DEFAULT NULL,
@@ -294,6 +308,7 @@ BEGIN
                                                   THEN 'redlock_acquire'
                                                   WHEN p.prosrc IN ('redlock_try_all', 'redlock_try_detached')
                                                   THEN 'redlock_try'
+                                                  WHEN p.prosrc = 'redlock_run_all' THEN 'redlock_run'
                                                   ELSE p.proname END
           -- others may have functions of these names, too
           JOIN pg_depend d ON d.classid = 'pg_proc'::regclass AND d.objid = p.oid AND d.deptype = 'e'
@@ -378,14 +393,24 @@ CREATE FUNCTION redlock_counter_row(OUT granted bigint, OUT refused bigint,
                                      OUT handed_over bigint, OUT woken bigint,
                                      OUT locks integer, OUT max_locks integer,
                                      OUT releasing integer, OUT broker_pid integer,
-                                     OUT taken_idle bigint, OUT recalled bigint)
+                                     OUT taken_idle bigint, OUT recalled bigint,
+                                     OUT joined bigint, OUT tries_refused bigint,
+                                     OUT timed_out bigint, OUT deadlocks bigint,
+                                     OUT total_wait_time double precision,
+                                     OUT total_hold_time double precision,
+                                     OUT stats_reset timestamptz)
 RETURNS record
 AS 'MODULE_PATHNAME', 'redlock_counter_row'
 LANGUAGE C VOLATILE PARALLEL RESTRICTED;
 COMMENT ON FUNCTION redlock_counter_row() IS
-'Counters since the server started; read them through the view redlock_stats';
+'Counters of this server; read them through the view redlock_stats';
 GRANT EXECUTE ON FUNCTION redlock_counter_row TO PUBLIC;
-CREATE OR REPLACE VIEW redlock_stats AS SELECT * FROM redlock_counter_row();
+CREATE OR REPLACE VIEW redlock_stats AS
+    SELECT granted, refused, unreachable, renewed, unrenewed, lost, released, handed_over, woken,
+           locks, max_locks, releasing, broker_pid, taken_idle, recalled
+      FROM redlock_counter_row();
+COMMENT ON VIEW redlock_stats IS
+'What this server counted since stats_reset, and the room for locks';
 DROP FUNCTION redlock_stats_row();
 
 -- What is recorded by those who share a lock, who are not in each other's way by adding rows.
@@ -418,6 +443,59 @@ REVOKE EXECUTE ON FUNCTION redlock_shared_fences_merge() FROM PUBLIC;
 CREATE TRIGGER redlock_shared_fences_merge BEFORE INSERT ON redlock_shared_fences
     FOR EACH ROW EXECUTE FUNCTION redlock_shared_fences_merge();
 ALTER TABLE redlock_shared_fences ENABLE REPLICA TRIGGER redlock_shared_fences_merge;
+
+--
+-- Which names a role may lock
+--
+
+CREATE TABLE redlock_grants (
+    role name NOT NULL,
+    pattern text COLLATE "C" NOT NULL,
+    role_id oid NOT NULL, -- filled in by the trigger
+    PRIMARY KEY (role_id, pattern)
+);
+COMMENT ON TABLE redlock_grants IS
+'With redlock.restrict = on, a role locks only names that match its patterns, or patterns of roles whose privileges it has. See redlock_grant and redlock_revoke';
+COMMENT ON COLUMN redlock_grants.role IS
+'Name of the role when the grant was made: for a restore of a dump';
+COMMENT ON COLUMN redlock_grants.pattern IS
+'Pattern of names, as of LIKE';
+COMMENT ON COLUMN redlock_grants.role_id IS
+'The role: a later role of the same name has another OID';
+GRANT SELECT ON redlock_grants TO PUBLIC;
+-- Without grants of dropped and renamed roles: another role may have the name.
+SELECT pg_catalog.pg_extension_config_dump('redlock_grants',
+    'WHERE (role_id, role) IN (SELECT oid, rolname FROM pg_catalog.pg_roles)');
+
+CREATE FUNCTION redlock_grants_change()
+RETURNS trigger
+AS 'MODULE_PATHNAME', 'redlock_grants_change'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION redlock_grants_change() IS
+'Trigger of redlock_grants: finds the role by its name, makes all sessions read the grants again, refuses changes by other roles than the owner, and leaves out rows that logical replication brings';
+REVOKE EXECUTE ON FUNCTION redlock_grants_change() FROM PUBLIC;
+CREATE TRIGGER redlock_grants_change BEFORE INSERT OR UPDATE OR DELETE ON redlock_grants
+    FOR EACH ROW EXECUTE FUNCTION redlock_grants_change();
+ALTER TABLE redlock_grants ENABLE ALWAYS TRIGGER redlock_grants_change;
+
+-- SECURITY DEFINER: the right to call a function is the right to grant.
+CREATE FUNCTION redlock_grant(role regrole, pattern text)
+RETURNS boolean
+AS 'MODULE_PATHNAME', 'redlock_grant'
+LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp;
+COMMENT ON FUNCTION redlock_grant(regrole, text) IS
+'Lets a role lock the names that match a pattern as of LIKE, with redlock.restrict = on; returns false if the role has this grant already. For administrators';
+REVOKE EXECUTE ON FUNCTION redlock_grant(regrole, text) FROM PUBLIC;
+
+CREATE FUNCTION redlock_revoke(role regrole, pattern text)
+RETURNS boolean
+AS 'MODULE_PATHNAME', 'redlock_revoke'
+LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp;
+COMMENT ON FUNCTION redlock_revoke(regrole, text) IS
+'Takes a grant of redlock_grant back; returns false if the role does not have this grant. Held locks stay held. For administrators';
+REVOKE EXECUTE ON FUNCTION redlock_revoke(regrole, text) FROM PUBLIC;
 
 -- Other words in comments.
 
@@ -587,12 +665,27 @@ COMMENT ON COLUMN redlock_roles.refused IS
 CREATE OR REPLACE VIEW redlock_stats AS
     SELECT c.granted, c.refused, c.unreachable, c.renewed, c.unrenewed, c.lost, c.released,
            c.handed_over, c.woken, c.locks, c.max_locks, c.releasing, c.broker_pid,
-           c.taken_idle, c.recalled, u.unsettled, u.kept_until
+           c.taken_idle, c.recalled, u.unsettled, u.kept_until, c.joined, c.tries_refused,
+           c.timed_out, c.deadlocks, c.total_wait_time, c.total_hold_time, c.stats_reset
       FROM redlock_counter_row() c, redlock_unsettled_row() u;
 COMMENT ON COLUMN redlock_stats.unsettled IS
 'Leases without a majority of each list of nodes in force; null while changed lists are not yet in force';
 COMMENT ON COLUMN redlock_stats.kept_until IS
 'End of keys that hold_at_least keeps after a release only at nodes of another list; null if there are none';
+COMMENT ON COLUMN redlock_stats.joined IS
+'Readers that joined the lease of other readers of this server';
+COMMENT ON COLUMN redlock_stats.tries_refused IS
+'Calls without a wait that found another holder, on this server or another';
+COMMENT ON COLUMN redlock_stats.timed_out IS
+'Calls that ended by wait or lock_timeout';
+COMMENT ON COLUMN redlock_stats.deadlocks IS
+'Calls that ended by a deadlock';
+COMMENT ON COLUMN redlock_stats.total_wait_time IS
+'Sum of the times from the call to the acquisition, the timeout or the deadlock, in milliseconds; without refused calls and joined readers';
+COMMENT ON COLUMN redlock_stats.total_hold_time IS
+'Sum of the times from an acquisition to the release, in milliseconds; of a shared lock from the first reader to the last reader';
+COMMENT ON COLUMN redlock_stats.stats_reset IS
+'Start of the counts and times: redlock_stat_reset, or a start of the server after a crash';
 
 GRANT SELECT ON redlock_roles TO PUBLIC;
 GRANT EXECUTE ON FUNCTION redlock_node_list_rows, redlock_role_rows, redlock_unsettled_row
@@ -633,13 +726,13 @@ LANGUAGE C VOLATILE PARALLEL RESTRICTED;
 COMMENT ON FUNCTION redlock_stat_resource_rows() IS
 'Counts and times of the most used resources; read them through the view redlock_stat_resources';
 
-CREATE FUNCTION redlock_stat_reset()
+CREATE FUNCTION redlock_stat_reset(target text DEFAULT NULL)
 RETURNS void
 AS 'MODULE_PATHNAME', 'redlock_stat_reset'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION redlock_stat_reset() IS
-'Sets the counts and times of redlock_stat_nodes and redlock_stat_resources to zero. For operators';
-REVOKE EXECUTE ON FUNCTION redlock_stat_reset() FROM PUBLIC;
+COMMENT ON FUNCTION redlock_stat_reset(text) IS
+'Sets the counts and times of redlock_stat_nodes (target nodes), redlock_stat_resources (resources) or redlock_stats (stats) to zero; null: of all. For operators';
+REVOKE EXECUTE ON FUNCTION redlock_stat_reset(text) FROM PUBLIC;
 
 CREATE VIEW redlock_stat_nodes AS SELECT * FROM redlock_stat_node_rows();
 COMMENT ON VIEW redlock_stat_nodes IS
@@ -673,7 +766,7 @@ COMMENT ON COLUMN redlock_stat_nodes.answer_histogram IS
 COMMENT ON COLUMN redlock_stat_nodes.memory_used IS
 'Bytes of memory that the node uses now; null if the node does not tell';
 COMMENT ON COLUMN redlock_stat_nodes.stats_reset IS
-'Start of the counts: redlock_stat_reset, the start of the server, or the first use of the node';
+'Start of the counts: redlock_stat_reset, the first use of the node, or a start of the server after a crash';
 
 CREATE VIEW redlock_stat_resources AS SELECT * FROM redlock_stat_resource_rows();
 COMMENT ON VIEW redlock_stat_resources IS

@@ -12,8 +12,8 @@
 --
 --   - no value is null, because the exporters treat a null in four different ways;
 --   - a value is an integer, a bigint or a double precision, because pgwatch skips a numeric;
---   - a label has few values. No label has names of locks, except for jobs, and of jobs at most
---     100;
+--   - a label has few values. No label has names of locks, except for at most 100 jobs, and for
+--     the 20 locks with the longest waits;
 --   - no query fails while the nodes are away: sql_exporter repeats the last values of a failed
 --     query.
 
@@ -29,6 +29,12 @@
 -- counter taken_idle_total: Idle leases that a session of this server took
 -- counter recalled_total: Idle leases released for another host
 -- counter woken_total: Releases of other hosts that a waiter of this server received
+-- counter joined_total: Readers that joined other readers of this server
+-- counter tries_refused_total: Calls without a wait that found another holder
+-- counter timed_out_total: Calls that ended by wait or lock_timeout
+-- counter deadlocks_total: Calls that ended by a deadlock
+-- counter wait_seconds_total: Time that calls waited
+-- counter hold_seconds_total: Time that released locks were held
 -- gauge locks: Locks held, idle, lost or asked for
 -- gauge max_locks: Limit of locks
 -- gauge releasing: Released locks that some node has not acknowledged
@@ -37,6 +43,9 @@ SELECT granted AS granted_total, refused AS refused_total, unreachable AS unreac
        renewed AS renewed_total, unrenewed AS unrenewed_total, lost AS lost_total,
        released AS released_total, handed_over AS handed_over_total,
        taken_idle AS taken_idle_total, recalled AS recalled_total, woken AS woken_total,
+       joined AS joined_total, tries_refused AS tries_refused_total, timed_out AS timed_out_total,
+       deadlocks AS deadlocks_total, total_wait_time / 1000 AS wait_seconds_total,
+       total_hold_time / 1000 AS hold_seconds_total,
        locks, max_locks, releasing, (broker_pid IS NOT NULL)::int AS broker_up
   FROM redlock_stats;
 
@@ -65,6 +74,66 @@ SELECT node, (state = 'ready')::int AS ready, (quarantine IS NOT NULL)::int AS q
        votes_no AS votes_no_total, votes_error AS votes_error_total
   FROM redlock_nodes
  WHERE list <> 'leaving';
+
+-- Sum and count of the histogram redlock_node_answer_seconds.  The next query has the buckets.
+--
+-- query redlock_node 15: Traffic of this server with the listed nodes
+-- label node: Address of the node
+-- counter commands_total: Commands on locks
+-- counter connects_total: Connections that passed the checks, the first connection too
+-- counter quarantines_total: Quarantines that began
+-- counter answer_seconds_sum: Time from the commands to their answers
+-- counter answer_seconds_count: Answers
+SELECT node, s.commands AS commands_total, s.connects AS connects_total,
+       s.quarantines AS quarantines_total, s.total_answer_time / 1000 AS answer_seconds_sum,
+       s.answers AS answer_seconds_count
+  FROM redlock_stat_nodes s JOIN redlock_nodes n USING (node)
+ WHERE n.list <> 'leaving';
+
+-- Bounds from 0.25 milliseconds to 8 seconds. Element n of the histogram has the answers below 2^n
+-- microseconds.
+--
+-- query redlock_node_answer_seconds 15: Answers of the listed nodes by time
+-- label node: Address of the node
+-- label le: Bound in seconds
+-- counter bucket: Answers within the bound
+SELECT node, CASE b.n WHEN 32 THEN '+Inf' ELSE (2 ^ b.n / 1000000)::float8::text END AS le,
+       (SELECT sum(h) FROM unnest(s.answer_histogram[:b.n]) h)::bigint AS bucket
+  FROM redlock_stat_nodes s JOIN redlock_nodes n USING (node),
+       unnest('{8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 32}'::int[]) AS b (n)
+ WHERE n.list <> 'leaving';
+
+-- query redlock_node_errors 15: Errors of the listed nodes
+-- label node: Address of the node
+-- label class: timeout, connection, refusal (password, rights, a node that must not vote), memory, other
+-- counter total: Errors of this class
+SELECT node, e.class, e.total
+  FROM redlock_stat_nodes s JOIN redlock_nodes n USING (node),
+       LATERAL (VALUES ('timeout', s.timeouts), ('connection', s.connection_errors),
+                       ('refusal', s.refusals), ('memory', s.memory_errors),
+                       ('other', s.other_errors)) AS e (class, total)
+ WHERE n.list <> 'leaving';
+
+-- The list changes: a lock leaves it when 20 other locks have waited longer.
+--
+-- query redlock_resources 15: The 20 locks of this server with the longest waits since the last reset
+-- label resource: Name of the lock; a lock with permits has one series
+-- counter acquired_total: Acquisitions, and readers that joined
+-- counter refused_total: Calls without a wait that found another holder
+-- counter timed_out_total: Calls that ended by wait or lock_timeout
+-- counter deadlocks_total: Calls that ended by a deadlock
+-- counter lost_total: Leases lost before their release
+-- counter wait_seconds_total: Time that calls waited
+-- counter hold_seconds_total: Time that released locks were held
+SELECT resource, sum(from_nodes + handed_over + from_idle + joined)::bigint AS acquired_total,
+       sum(refused)::bigint AS refused_total, sum(timed_out)::bigint AS timed_out_total,
+       sum(deadlocks)::bigint AS deadlocks_total, sum(lost)::bigint AS lost_total,
+       sum(total_wait_time) / 1000 AS wait_seconds_total,
+       sum(total_hold_time) / 1000 AS hold_seconds_total
+  FROM redlock_stat_resources
+ GROUP BY resource
+ ORDER BY sum(total_wait_time) DESC, resource
+ LIMIT 20;
 
 -- query redlock_memory 15: Memory of the listed nodes that have a limit
 -- label node: Address of the node

@@ -1,24 +1,29 @@
 #!/bin/bash
-# scripts/campaign.sh: the long runs of simulator and fuzzing; each writes its row of test/results.md
+# scripts/campaign.sh: the long runs of the simulator, the chaos test and fuzzing; each writes its
+# row of test/results.md
 #
 #   scripts/campaign.sh schedules [COUNT [FIRST SEED]]    3,000,000 from seed 10,000,001
 #   scripts/campaign.sh mutants                           each must be killed
+#   scripts/campaign.sh chaos [MINUTES [SEED]]            60 from seed 10,001
+#   scripts/campaign.sh planted [NAME ...]                violations that porcupine must find
 #   scripts/campaign.sh fuzz [COUNT]                      3,000,000 executions of each program
 #
-# Ends with an error when an invariant was violated, a mutant survived, or fuzzing found a fault.
-set -eu
+# Ends with an error when an invariant was violated, fuzzing found a fault, or a mutant or a
+# planted violation was not found.
+set -euo pipefail
 
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
 cd "$ROOT"
 what=${1-}
-count=${2-3000000}
-first=${3-10000001}
+[ $# -eq 0 ] || shift
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 
 case $what in
 schedules)
+    count=${1-3000000}
+    first=${2-10000001}
     make -s test/sim/sim
     test/sim/sim --from "$first" --schedules "$count" --jobs "$(nproc)" | tee "$log" && failed=0 || failed=1
     scripts/record.pl "simulator: $count schedules from seed $first" \
@@ -28,14 +33,36 @@ mutants)
     perl test/sim/mutants.pl | tee "$log" && failed=0 || failed=1
     scripts/record.pl "mutants of what the simulator runs" "$(tail -n 1 "$log" | sed 's/^# //')"
     ;;
+chaos)
+    minutes=${1-60}
+    seed=${2-10001}
+    test/chaos/run --minutes "$minutes" --seed "$seed" 2>&1 | tee "$log" && failed=0 || failed=1
+    scripts/record.pl "chaos: $minutes minutes from seed $seed" \
+        "$(sed -n 's/^\(porcupine: .*\)/\1; /p' "$log" | tail -n 1)$(grep -E '^[0-9]+ passed, [0-9]+ failed$' "$log" | tail -n 1)"
+    ;;
+planted)
+    failed=0
+    [ $# -gt 0 ] || set -- $(sed -n 's/^\[\(.*\)\]$/\1/p' test/chaos/planted.txt)
+    for name in "$@"; do
+        # not each seed shows the violation
+        for seed in 1 2 3; do
+            test/chaos/run --minutes 4 --seed "$seed" --planted "$name" 2>&1 | tee "$log" || true
+            ! grep -q '^planted: .* found in round' "$log" || break
+        done
+        grep -q '^planted: .* found in round' "$log" || failed=1
+        result=$(sed -n 's/^planted: //p' "$log")
+        scripts/record.pl "planted violation: $name" "${result:-no verdict}, seed $seed"
+    done
+    ;;
 fuzz)
+    count=${1-3000000}
     make -s fuzz_programs
     test/fuzz/fuzz.pl --runs "$count" | tee "$log" && failed=0 || failed=1
     scripts/record.pl "fuzzing: executions of each program" \
         "$(grep -E '^not ok' "$log" | tr '\n' ' ')$(tail -n 1 "$log" | sed 's/^# //')"
     ;;
 *)
-    echo "usage: $0 schedules [COUNT [FIRST SEED]] | mutants | fuzz [COUNT]" >&2
+    echo "usage: $0 schedules [COUNT [FIRST SEED]] | mutants | chaos [MINUTES [SEED]] | planted [NAME ...] | fuzz [COUNT]" >&2
     exit 2
     ;;
 esac

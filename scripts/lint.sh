@@ -266,6 +266,7 @@ check "messages in the documents" scripts/lint_docs.pl messages
 check "settings in the documents" scripts/lint_docs.pl settings
 check "functions and views in the documents" scripts/lint_docs.pl objects
 check "links in the documents" scripts/lint_docs.pl links
+check "evidence in SAFETY.md and model/README.md" scripts/lint_evidence.pl
 check "examples in the documents" scripts/lint_docs.pl examples
 check "prose of README and the pages for users" scripts/lint_docs.pl prose
 check "versions, and META.json" scripts/lint_docs.pl versions

@@ -21,7 +21,7 @@ use File::Basename;
 use File::Find;
 use JSON::PP;
 
-my @documents = ('README.md', sort(glob('docs/*.md'), glob 'docs/*/*.md'));
+my @documents = ('README.md', 'SAFETY.md', sort(glob('docs/*.md'), glob 'docs/*/*.md'));
 my @sources = ('redlock_pg.c', sort(files_below('src', qr/\.c$/)));
 my ($settings_file) = grep { /\/guc\.c$/ } @sources;
 my ($version) = content_of('redlock_pg.control') =~ /^default_version = '([\d.]+)'$/m;
@@ -369,7 +369,7 @@ sub objects
 		my ($name, $list) = ($1, $2);
 
 		$objects{$name} = 1;
-		$columns{$name} = [ $list =~ /^\s+(\w+)/mg ];
+		$columns{$name} = [ $list =~ /^\s+(?!PRIMARY KEY)(\w+)/mg ];
 	}
 	$objects{$1} = 1 while $sql =~ /^CREATE TYPE (\w+)/mg;
 	die "no functions in $script\n" if keys %functions < 5;
@@ -430,7 +430,7 @@ sub objects
 
 sub prose
 {
-	foreach my $page ('README.md', glob 'docs/design/*.md')
+	foreach my $page ('README.md', 'SAFETY.md', glob 'docs/design/*.md')
 	{
 		my $words = () = content_of($page) =~ /\S*\w\S*/g;
 		complain("$page: $words words, and 1500 are the limit") if $words > 1500;

@@ -27,8 +27,8 @@ my $c = <<'C';
 /*
  * lua_text.c
  *		The scripts that the nodes execute, made from redlock.lua, marker.lua, hosts.lua,
- *		readers.lua, inspect.lua, force_release.lua, scan.lua and run_note.lua by
- *		scripts/lua_text.pl: to be changed there.
+ *		readers.lua, inspect.lua, inspect_many.lua, key.lua, force_release.lua, scan.lua and
+ *		run_note.lua by scripts/lua_text.pl: to be changed there.
  */
 #include "protocol/lua.h"
 
@@ -41,7 +41,8 @@ $c .= "\nconst char lua_script[] =\n" . c_string('redlock.lua') . ";\n";
 $c .= "\nconst char lua_marker_script[] =\n" . c_string('marker.lua') . ";\n";
 $c .= "\nconst char lua_hosts_script[] =\n" . c_string('hosts.lua') . ";\n";
 $c .= "\nconst char lua_readers_script[] =\n" . c_string('readers.lua') . ";\n";
-$c .= "\nconst char lua_inspect_script[] =\n" . c_string('inspect.lua') . ";\n";
+$c .= "\nconst char lua_inspect_script[] =\n" . c_string('key.lua', 'inspect.lua') . ";\n";
+$c .= "\nconst char lua_inspect_many_script[] =\n" . c_string('key.lua', 'inspect_many.lua') . ";\n";
 $c .= "\nconst char lua_force_script[] =\n" . c_string('force_release.lua') . ";\n";
 $c .= "\nconst char lua_scan_script[] =\n" . c_string('scan.lua') . ";\n";
 $c .= "\nconst char lua_run_note_script[] =\n" . c_string('run_note.lua') . ";\n";
@@ -61,30 +62,29 @@ sub lines_of
 	return @lines;
 }
 
-# A C string for each line; empty lines follow the line before.
+# A C string for each line; empty lines follow the line before.  Pieces may come from all files.
 sub c_string
 {
-	my ($file) = @_;
-	my ($piece, @main) = pieces_of($file);
+	my (@files) = @_;
+	my ($piece, @main) = pieces_of(@files);
 	my @lines = grep { $_ ne '' } map { bare(@$_) } expanded($piece, @main);
 
 	foreach my $name (sort keys %$piece)
 	{
-		die "$file: nothing uses $name\n" unless $piece->{$name}{used};
+		die "@files: nothing uses $name\n" unless $piece->{$name}{used};
 	}
 	return join "\n", map { qq{\t"$_\\n"} } @lines;
 }
 
-# The pieces of a file by their names, and all other lines with their places.
+# The pieces of files by their names, and all other lines with their places.
 sub pieces_of
 {
-	my ($file) = @_;
+	my (@files) = @_;
 	my (%piece, @main, $open);
-	my $number = 0;
 
-	foreach my $line (lines_of($file))
+	foreach my $at (map { numbered($_) } @files)
 	{
-		my $at = [ $line, "$file:" . ++$number ];
+		my $line = $at->[0];
 		if ($open)
 		{
 			if ($line eq 'end') { undef $open; }
@@ -98,8 +98,17 @@ sub pieces_of
 		}
 		else { push @main, $at; }
 	}
-	die "$file: a piece without an end\n" if $open;
+	die "@files: a piece without an end\n" if $open;
 	return \%piece, @main;
+}
+
+# The lines of a file, with their places.
+sub numbered
+{
+	my ($file) = @_;
+	my $number = 0;
+
+	return map { [ $_, "$file:" . ++$number ] } lines_of($file);
 }
 
 # The lines, with pieces replaced by their bodies.

@@ -56,11 +56,15 @@ if [ -z "${REDLOCK_INNER-}" ]; then
     case "$part $*" in
     full* | short* | 'tap ' | *session_drivers*) drivers=$("$ROOT/scripts/drivers.sh") ;;
     esac
+    case $part in
+    full | chaos) porcupine=$("$ROOT/scripts/porcupine.sh") ;;
+    esac
     # downloads that must come before root's rights are dropped
     after_copy()
     {
         [ -z "${source-}" ] || cp "$source" "$TMP/postgres-source"
         [ -z "${drivers-}" ] || cp -R "$drivers" "$TMP/drivers"
+        [ -z "${porcupine-}" ] || cp "$porcupine" "$TMP/porcupine"
     }
     if [ "$part" = short ]; then
         run_in_private_copy scripts/test.sh
@@ -185,8 +189,12 @@ run_bench()
 # failure its files stay in a directory of their own.
 run_chaos()
 {
+    local porcupine=
+
     heading "chaos: real faults on real servers"
-    if env -u REDLOCK_INNER CHAOS_KEEP="$(dirname "$TMP")/redlock_pg-chaos.$$" test/chaos/run >"$TMP/chaos.log" 2>&1; then
+    [ ! -e "$TMP/porcupine" ] || porcupine=$TMP/porcupine
+    if env -u REDLOCK_INNER PORCUPINE="$porcupine" CHAOS_KEEP="$(dirname "$TMP")/redlock_pg-chaos.$$" \
+        test/chaos/run >"$TMP/chaos.log" 2>&1; then
         count 1 0
     else
         count 0 1

@@ -34,8 +34,9 @@ SELECT p.proname, pg_get_function_arguments(p.oid) AS arguments,
  ORDER BY p.proname, pg_get_function_arguments(p.oid) COLLATE "C";
 
 -- What takes or frees a lock is volatile and never runs in a parallel worker; no
--- function is strict.  Only the fence runs with the rights of another, for the
--- sake of its table, and then with a search path of its own.
+-- function is strict.  Only the fence, and the functions that grant, run with the
+-- rights of another, for the sake of their tables, and then with a search path of
+-- their own.
 SELECT p.proname, p.provolatile AS volatile, p.proparallel AS parallel,
        p.proisstrict AS strict, p.prosecdef AS definer, p.proconfig AS config,
        p.proretset AS set

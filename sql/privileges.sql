@@ -13,7 +13,7 @@ CREATE ROLE regress_redlock_yes;
 -- The statement of docs/how-to/permissions.md.
 REVOKE EXECUTE ON ROUTINE
     redlock_acquire, redlock_acquire_all, redlock_try, redlock_try_all,
-    redlock_try_detached, redlock_run, redlock_lock, redlock_lock_all, redlock_release(text),
+    redlock_try_detached, redlock_run, redlock_run_all, redlock_lock, redlock_lock_all, redlock_release(text),
     redlock_release(text, bigint), redlock_release_all, redlock_check(text), redlock_check(text, bigint),
     redlock_extend, redlock_attach, redlock_token, redlock_release_wanted, redlock_fence FROM PUBLIC;
 
@@ -32,6 +32,7 @@ SELECT redlock_acquire('a');
 \echo :SQLSTATE
 SELECT redlock_try('a');
 CALL redlock_run('a', 'SELECT 1');
+CALL redlock_run_all(ARRAY['a'], 'SELECT 1');
 SELECT redlock_release('held');
 SELECT redlock_release_all();
 SELECT redlock_check('held');
@@ -47,6 +48,9 @@ SELECT redlock_release_wanted('held');
 SELECT redlock_ask_release('held');
 SELECT redlock_force_release('held');
 SELECT redlock_stat_reset();
+SELECT redlock_grant('regress_redlock_no', '%');
+SELECT redlock_revoke('regress_redlock_no', '%');
+SELECT count(*) FROM redlock_grants;
 SELECT resource, state FROM redlock_locks WHERE state = 'held';
 SELECT count(*) = :nodes AS all_of_them FROM redlock_nodes;
 SELECT count(*) FROM redlock_hosts;
@@ -58,7 +62,7 @@ SELECT redlock_release('held');
 -- one with GRANT EXECUTE can do all that was revoked
 GRANT EXECUTE ON ROUTINE
     redlock_acquire, redlock_acquire_all, redlock_try, redlock_try_all,
-    redlock_try_detached, redlock_run, redlock_lock, redlock_lock_all, redlock_release(text),
+    redlock_try_detached, redlock_run, redlock_run_all, redlock_lock, redlock_lock_all, redlock_release(text),
     redlock_release(text, bigint), redlock_release_all, redlock_check(text), redlock_check(text, bigint),
     redlock_extend, redlock_attach, redlock_token, redlock_release_wanted, redlock_fence TO regress_redlock_yes;
 SET ROLE regress_redlock_yes;
@@ -67,17 +71,19 @@ SELECT redlock_fence('a') = redlock_token('a'), redlock_check('a') > '0';
 SELECT redlock_release_wanted('a');
 SELECT redlock_release_wanted('b');
 CALL redlock_run('b', 'SELECT redlock_check(''b'')');
+CALL redlock_run_all(ARRAY['b', 'c'], 'SELECT redlock_check(''c'')');
 SELECT redlock_release('a'), redlock_release_all();
 RESET ROLE;
 
 -- what an administrator may do can be granted
 GRANT EXECUTE ON FUNCTION redlock_holders, redlock_inspect, redlock_ask_release, redlock_force_release,
-    redlock_stat_reset TO regress_redlock_yes;
+    redlock_stat_reset, redlock_grant, redlock_revoke TO regress_redlock_yes;
 SET ROLE regress_redlock_yes;
 SELECT count(*) FROM redlock_holders('nothing');
 SELECT redlock_ask_release('nothing') IS NULL AS nothing;
 SELECT redlock_force_release('nothing') IS NULL AS nothing, count(*) > 0 AS nodes FROM redlock_inspect('nothing');
 SELECT redlock_stat_reset();
+SELECT redlock_grant('regress_redlock_yes', 'a'), redlock_revoke('regress_redlock_yes', 'a');
 RESET ROLE;
 
 -- All routines of the schema at once: what the views need is given back.

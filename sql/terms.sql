@@ -20,6 +20,7 @@ INSERT INTO functions VALUES
     ('lock', 'CALL redlock_lock(%1$L%2$s)'),
     ('lock_all', 'CALL redlock_lock_all(ARRAY[%1$L, %1$L || 2]%2$s)'),
     ('run', 'CALL redlock_run(%1$L, ''SELECT 1''%2$s)'),
+    ('run_all', 'CALL redlock_run_all(ARRAY[%1$L, %1$L || 2], ''SELECT 1''%2$s)'),
     ('try', 'SELECT redlock_try(%1$L%2$s)'),
     ('try_all', 'SELECT redlock_try_all(ARRAY[%1$L, %1$L || 2]%2$s)');
 CREATE TEMP TABLE tried (function text, first int, second int, accepted boolean, code text, message text, detail text, hint text);
@@ -67,7 +68,7 @@ SELECT a.term, nullif(b.term, a.term) AS and_term, string_agg(function, ' ' ORDE
 SELECT a.kind AS lacks, function FROM tried JOIN terms a ON a.position = first
  WHERE first = second AND code = '42883' GROUP BY 1, 2 ORDER BY 1, 2;
 SELECT count(*) AS said_so FROM tried JOIN terms a ON a.position = first JOIN terms b ON b.position = second
- WHERE code = '42883' AND NOT (function = 'run' AND 'scope' IN (a.kind, b.kind)) AND NOT (function LIKE '%_all' AND 'permits' IN (a.kind, b.kind));
+ WHERE code = '42883' AND NOT (function LIKE 'run%' AND 'scope' IN (a.kind, b.kind)) AND NOT (function LIKE '%_all' AND 'permits' IN (a.kind, b.kind));
 
 -- a detached lock with each other term, and with the limit that it must have
 SELECT redlock_acquire('least', scope => 'detached', hold_at_most => '1 min', hold_at_least => '1 ms') > 0 AS acquired;

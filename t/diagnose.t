@@ -13,7 +13,7 @@ use RedlockTest;
 use Test::More;
 
 my $SUBJECTS = 'preload, extension, broker, lists of nodes, quorum, nodes, eviction, memory, persistence, clocks, rights, '
-  . 'versions, hosts, names of hosts, change of nodes, room, new names';
+  . 'versions, hosts, names of hosts, change of nodes, room, new names, grants';
 
 sub diagnose
 {

@@ -5,7 +5,8 @@
 # subscriber, by a late row, an old initial copy or a DELETE; a stale holder passing on the
 # subscriber after a newer holder's work came there; a fence failing where
 # session_replication_role is replica; a dump losing or doubling the triggers against all this;
-# rows circling for ever between two servers replicating to each other.
+# rows circling for ever between two servers replicating to each other; a subscription stopping at
+# the grant of a role that the subscriber lacks.
 
 use strict;
 use warnings;
@@ -71,6 +72,22 @@ sub record
 	return;
 }
 
+# Grants belong to the roles of a server: replication brings none, and takes none away.
+sub keeps_grants
+{
+	my ($what) = @_;
+
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	is($subscriber->safe_psql('postgres', "SELECT string_agg(role || ' ' || pattern, ', ') FROM redlock_grants"),
+		'on_both here/%', "$what: grants stay as they are");
+	return;
+}
+
+$_->safe_psql('postgres', 'CREATE ROLE on_both') for $publisher, $subscriber;
+$publisher->safe_psql('postgres',
+	"CREATE ROLE only_there; SELECT redlock_grant('only_there', '%'), redlock_grant('on_both', 'here/%'), redlock_grant('on_both', '%')");
+$subscriber->safe_psql('postgres', "SELECT redlock_grant('on_both', 'here/%')");
+
 # ---- the initial copy ----
 
 record('copy', 0);
@@ -83,12 +100,13 @@ $publisher->safe_psql('postgres', 'CREATE PUBLICATION everything FOR ALL TABLES'
 $subscriber->safe_psql('postgres',
 	"CREATE SUBSCRIPTION everything CONNECTION '" . $publisher->connstr . " dbname=postgres' PUBLICATION everything");
 ok( $subscriber->poll_query_until('postgres',
-		"SELECT bool_and(srsubstate = 'r') AND count(*) = 4 FROM pg_subscription_rel"),
+		"SELECT bool_and(srsubstate = 'r') AND count(*) = 5 FROM pg_subscription_rel"),
 	'the initial copy ends');
 is(token($subscriber, 'copy: here newer'), $here_newer, 'the newer token of the subscriber stays');
 is(token($subscriber, 'copy: there newer'), $both_newer, 'a newer one of the publisher is taken');
 is(token($subscriber, 'copy: only there'), token($publisher, 'copy: only there'), 'a new one, too');
 catches_up('initial copy');
+keeps_grants('initial copy');
 record('initial copy', 2);
 
 # ---- rows that both have ----
@@ -118,6 +136,10 @@ foreach my $name ('late', 'first')
 	catches_up("$name: a late older row");
 	is(token($subscriber, $name), $here, 'the token does not go back');
 }
+
+$publisher->safe_psql('postgres', "SELECT redlock_grant('only_there', 'more'), redlock_revoke('on_both', 'here/%')");
+catches_up('grants of a role that is not here');
+keeps_grants('a grant and a revoke');
 
 # ---- what is changed by hand on the publisher ----
 

@@ -2,7 +2,8 @@
 #
 # Protects from: a node that tells the hash of another script, and so spoils the answers of all
 # nodes; a list of keys without an end, which fills a session's memory and bars other sessions from
-# a list; a single node with a wrong counter that makes forced releases fail.
+# a list; a malformed answer about many locks that takes locks out of a list; a single node with a
+# wrong counter that makes forced releases fail.
 
 use strict;
 use warnings;
@@ -54,6 +55,14 @@ foreach my $what (sort keys %keys)
 	$hostile->obey([ '^EVAL', 'count', "*2\\r\\n\$15\\r\\n$cursor\\r\\n\$$len\\r\\n$keys{$what}\\r\\n" ]);
 	is($session->run($list)->{out}, 'job held', "a list $what ends");
 }
+
+# ---- records with wrong lengths ----
+
+my $nodes = "SELECT string_agg(resource || ' ' || state || ' ' || nodes, ',') FROM redlock_holders()";
+$hostile->obey([ '^EVAL', 'edit', '\\00\\00\\0', '\\00\\09\\0' ]);
+is($session->query($nodes), 'job held 2', 'a malformed answer counts as none');
+$hostile->obey;
+is($session->query($nodes), 'job held 3', 'a correct answer counts again');
 
 # ---- a counter that a forced release does not raise ----
 

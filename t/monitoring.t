@@ -157,6 +157,18 @@ is(value('count(redlock_nodes_ready == 1)'), 3, 'all nodes are ready');
 is(value('count(redlock_nodes_rtt_seconds > 0 < 10)'), 3, 'answer times in seconds');
 is(value('count(redlock_memory_limit_bytes == 1024 * 1024 * 1024)'), 3, 'limits in bytes');
 is(value('count(redlock_memory_used_bytes / redlock_memory_limit_bytes < 0.1)'), 3, 'use of the memory');
+is(value('count(redlock_node_commands_total > 0)'), 3, 'each node has got commands');
+is(value('count(redlock_node_connects_total == 1)'), 3, 'by one connection');
+is(value('sum(redlock_node_errors_total)'), 0, 'without errors');
+is(value('count(redlock_node_errors_total)'), 15, 'of five classes');
+is(value('count(redlock_node_answer_seconds_bucket{le="+Inf"} == ignoring (le) redlock_node_answer_seconds_count)'), 3,
+	'the last bucket of the histogram has all answers');
+is(value('count(redlock_node_answer_seconds_bucket >= ignoring (le) group_left () redlock_node_answer_seconds_bucket{le="0.000256"})'), 51,
+	'17 buckets, each with those below');
+is(value('count(histogram_quantile(0.99, redlock_node_answer_seconds_bucket) > 0 <= 8.388608)'), 3, 'of which Prometheus makes percentiles');
+is(value('redlock_resources_acquired_total{resource="held"}'), 1, 'a lock has its acquisitions');
+is(value('redlock_resources_wait_seconds_total{resource="held"} < bool 60'), 1, 'and its waits in seconds');
+is(value('redlock_stats_wait_seconds_total >= scalar(sum(redlock_resources_wait_seconds_total)) - 0.001') =~ /^[\d.e-]+$/, 1, 'the sums have the waits of all locks');
 wait_value('redlock_hosts_known', 1);
 is(value('redlock_hosts_conflicting'), 0, 'no conflict');
 wait_value('count(redlock_runs_last_failure_timestamp_seconds > 0)', 1);
@@ -169,11 +181,13 @@ is(value('count({col=~".+", __name__=~".*redlock.*"})'), '0 values', 'no label o
 # ---- names ----
 
 my $text = '';
+my $histogram = 'redlock_node_answer_seconds';
 foreach my $name (sort keys %metrics)
 {
 	my ($type, undef, $help) = @{ $metrics{$name} };
 
-	$text .= "# HELP $name $help\n# TYPE $name $type\n";
+	$text .= "# HELP $name $help\n# TYPE $name $type\n" unless $name =~ /^$histogram/;
+	$text .= "# HELP $histogram $help\n# TYPE $histogram histogram\n" if $name eq "${histogram}_bucket";
 	foreach my $series (found($name))
 	{
 		my $labels = join ',', map { "$_=\"$series->{$_}\"" } grep { !/^(?:__name__|value)$/ } sort keys %$series;
@@ -182,7 +196,7 @@ foreach my $name (sort keys %metrics)
 }
 ok(IPC::Run::run([qw(promtool check metrics)], '<', \$text, '>&', \$out), 'promtool accepts names, types and helps') or diag($out);
 my $raw = get("http://127.0.0.1:$port{exporter}/metrics");
-my $own = join '', grep { /sql_redlock/ } split /^/, $raw;
+my $own = join '', grep { /sql_redlock/ && !/sql_$histogram/ } split /^/, $raw;    # its form has no histograms
 ok(IPC::Run::run([qw(promtool check metrics)], '<', \$own, '>&', \$out), 'and the output of the exporter') or diag($out);
 
 # ---- the other forms ----
@@ -220,6 +234,11 @@ SQL
 }
 cmp_ok($ran, '>=', 7, 'all queries of pgwatch run');
 
+# ---- many locks ----
+
+$host->safe_psql('postgres', "SELECT redlock_acquire('lock ' || n) FROM generate_series(1, 30) n");
+wait_value('count(redlock_resources_acquired_total)', 20);
+
 # ---- a lease is lost ----
 
 $_->cli('SET', 'redlock:held', 'somebody') foreach @nodes;
@@ -233,6 +252,8 @@ $_->cli('DEL', 'redlock:held') foreach @nodes;
 
 my $gone = $nodes[2]->address;
 $nodes[2]->kill9;
+wait_value("redlock_node_errors_total{node=\"$gone\",class=\"connection\"} > bool 1", 1);
+is(value("sum(redlock_node_errors_total{node=\"$gone\",class!=\"connection\"})"), 0, 'errors of one class');
 wait_value("redlock_nodes_ready{node=\"$gone\"}", 0);
 wait_value('redlock_quorum_nodes_ready{list="now"}', 2);
 wait_until(sub { alerts() eq 'RedlockLeaseLost firing RedlockNodeOut pending' }, 'the alert waits') or diag(alerts());

@@ -1,8 +1,10 @@
-# The view redlock_stat_resources: how sessions acquired, awaited and held each lock.
+# The view redlock_stat_resources: how sessions acquired, awaited and held each lock; and the sums
+# in redlock_stats.
 #
 # Protects from: an acquisition, a refusal or a time not counted, counted twice, or counted in
 # another column; counts lost with the broker; counts left by a reset; a table growing with the
-# number of names; a busy lock pushed out by many locks with a single use.
+# number of names; a busy lock pushed out by many locks with a single use, also a lock that readers
+# join; sums that lack the locks without a row, or that a reset of the rows changes.
 
 use strict;
 use warnings;
@@ -146,6 +148,29 @@ is(stat_of('pool', "$counts, $times", 1), '1|0|0|0|0|0|0|0|1|1', 'the first perm
 is(stat_of('pool', "$counts, $times", 2), '1|0|0|0|0|0|0|0|1|1', 'the second permit');
 is_counted('pool', '0|0|0|0|1|1|0|0|1|0', 'refusals count for the lock');
 
+# ---- sums ----
+
+# Compares the sums in redlock_stats with the rows.
+sub is_summed
+{
+	my ($what) = @_;
+
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	is($host->safe_psql('postgres', <<~SQL), 't|t|t|t|t|t', $what);
+		SELECT s.joined = r.joined, s.tries_refused = r.refused, s.timed_out = r.timed_out, s.deadlocks = r.deadlocks,
+		       abs(s.total_wait_time - r.waited) < 0.01, abs(s.total_hold_time - r.held) < 0.01
+		  FROM redlock_stats s,
+		       (SELECT sum(joined) AS joined, sum(refused) AS refused, sum(timed_out) AS timed_out,
+		               sum(deadlocks) AS deadlocks, sum(total_wait_time) AS waited, sum(total_hold_time) AS held
+		          FROM redlock_stat_resources) r
+		SQL
+	return;
+}
+
+is_summed('redlock_stats has the sums of all rows');
+is($host->safe_psql('postgres', 'SELECT joined, tries_refused, timed_out, deadlocks, total_wait_time > 200, total_hold_time > 0
+		FROM redlock_stats'), '2|4|5|1|t|t', 'which are not zero');
+
 # ---- the broker, and the reset ----
 
 {
@@ -165,7 +190,33 @@ is_counted('over a reset', '0|0|1|0|0|0|0|0|1|1', 'the same lease counts on, fro
 is(stat_of('over a reset', 'stats_since > pg_postmaster_start_time()'), 't', 'since the reset');
 $s->query("SELECT redlock_release('over a reset')");
 
+{
+	my $since = 'SELECT stats_reset FROM redlock_stats';
+	my $nodes = "SELECT string_agg(stats_reset::text, ' ') FROM redlock_stat_nodes";
+	my ($stats_before, $nodes_before) = map { $host->safe_psql('postgres', $_) } $since, $nodes;
+	my $sums = 'SELECT granted, taken_idle, total_wait_time > 0, total_hold_time > 0 FROM redlock_stats';
+
+	is($host->safe_psql('postgres', $sums), '0|1|t|t', 'the reset of all resets the sums');
+	$host->safe_psql('postgres', "SELECT redlock_stat_reset('resources')");
+	is($host->safe_psql('postgres', $sums), '0|1|t|t', 'a reset of the rows keeps the sums');
+	is($host->safe_psql('postgres', $nodes), $nodes_before, 'and the nodes');
+	$host->safe_psql('postgres', "SELECT redlock_stat_reset('nodes')");
+	isnt($host->safe_psql('postgres', $nodes), $nodes_before, 'a reset of the nodes');
+	is($host->safe_psql('postgres', $since), $stats_before, 'keeps the sums');
+	$s->query("SELECT redlock_acquire('row', scope => 'session'), redlock_release('row')");
+	$host->safe_psql('postgres', "SELECT redlock_stat_reset('stats')");
+	is($host->safe_psql('postgres', "SELECT granted, handed_over, taken_idle, recalled, total_wait_time, total_hold_time FROM redlock_stats"),
+		'0|0|0|0|0|0', 'a reset of the sums');
+	is(stat_of('row', 'from_nodes'), 1, 'keeps the rows');
+	isnt($host->safe_psql('postgres', $since), $stats_before, 'and the view has its time');
+	is($s->run("SELECT redlock_stat_reset('locks')")->{state}, '22023', 'there is no other target');
+	$s->query('SELECT redlock_stat_reset()');
+}
+
 # ---- many names ----
+
+$t->query("SELECT redlock_acquire('read', scope => 'session', mode => 'shared')");
+$s->query("SELECT redlock_acquire('read', scope => 'session', mode => 'shared'), redlock_release('read')") foreach 1 .. 40;
 
 $s->query(<<~SQL);
 	DO \$\$
@@ -183,5 +234,10 @@ $s->query(<<~SQL);
 is( $host->safe_psql('postgres',
 		"SELECT count(*) BETWEEN 1000 AND 1024, sum(from_nodes) FILTER (WHERE resource LIKE 'busy%') FROM redlock_stat_resources"),
 	't|40', 'the table has its bound, and the busy locks with all their counts');
+is(stat_of('read', 'from_nodes, joined'), '1|40', 'a reader that joins is a use, too');
+$t->query("SELECT redlock_release('read')");
+is($host->safe_psql('postgres', 'SELECT s.total_wait_time > r.waited AND s.total_hold_time > r.held
+		FROM redlock_stats s, (SELECT sum(total_wait_time) AS waited, sum(total_hold_time) AS held FROM redlock_stat_resources) r'), 't',
+	'the sums have the locks that have lost their rows, too');
 
 done_testing();

@@ -165,6 +165,7 @@ sub calls_work
 		redlock_counter_row => [ 'SELECT locks, taken_idle, recalled FROM redlock_counter_row()', '1|0|0' ],
 		redlock_fences       => [ "SELECT resource FROM redlock_fences WHERE resource = 'n'", 'n' ],
 		redlock_run          => [ "CALL redlock_run('n', 'DO \$\$ BEGIN END \$\$', '1 s', '30 s', '1 ms', '1 min')", '' ],
+		redlock_run_all      => [ "CALL redlock_run_all('{n,m}', 'SELECT redlock_check(''m'')')", '' ],
 		redlock_runs         => [ 'SELECT count(*) FROM redlock_runs', '0' ],
 		redlock_lock         => [ "CALL redlock_lock('n')", '' ],
 		redlock_lock_all     => [ "CALL redlock_lock_all('{n}'); SELECT redlock_release('n')", 't' ],
@@ -194,6 +195,12 @@ sub calls_work
 		redlock_shared_fences_merge => [
 			'CREATE TABLE other_table (); CREATE TRIGGER t BEFORE INSERT ON other_table FOR EACH ROW EXECUTE FUNCTION redlock_shared_fences_merge();'
 			  . ' INSERT INTO other_table DEFAULT VALUES', 'redlock_shared_fences_merge is for new rows of redlock_shared_fences only' ],
+		redlock_grant        => [ "SELECT redlock_grant('pg_monitor', 'n')", 't' ],
+		redlock_grants       => [ 'SELECT role, pattern FROM redlock_grants', 'pg_monitor|n' ],
+		redlock_revoke       => [ "SELECT redlock_revoke('pg_monitor', 'n')", 't' ],
+		redlock_grants_change => [
+			'CREATE TABLE third_table (); CREATE TRIGGER t BEFORE INSERT ON third_table FOR EACH ROW EXECUTE FUNCTION redlock_grants_change();'
+			  . ' INSERT INTO third_table DEFAULT VALUES', 'redlock_grants_change is for the rows of redlock_grants only' ],
 		redlock_scope        => [ "SELECT enum_range(NULL::redlock_scope)::text ~ '^{transaction,call,session(,detached)?}\$'", 't' ],
 		redlock_extend       => [
 			"WITH d AS MATERIALIZED (SELECT redlock_acquire('d', scope => 'detached', hold_at_most => '1 min') AS token)"
@@ -207,9 +214,10 @@ sub calls_work
 	  redlock_holder redlock_holders redlock_is_locked redlock_last_run redlock_waiters redlock_inspect redlock_release_wanted redlock_ask_release redlock_force_release redlock_diagnose
 	  redlock_lease_rows redlock_lock_rows redlock_nodes redlock_node_rows redlock_node_list_rows redlock_stats
 	  redlock_stats_row redlock_counter_row redlock_unsettled_row redlock_fences
-	  redlock_run redlock_lock_all redlock_release redlock_release_all redlock_lock redlock_release_idle redlock_fence_merge redlock_scope
+	  redlock_run redlock_run_all redlock_lock_all redlock_release redlock_release_all redlock_lock redlock_release_idle redlock_fence_merge redlock_scope
 	  redlock_hosts redlock_host_rows redlock_runs redlock_runs_merge redlock_extend redlock_attach
 	  redlock_shared_fences redlock_shared_fences_merge redlock_roles redlock_role_rows
+	  redlock_grant redlock_grants redlock_revoke redlock_grants_change
 	  redlock_stat_nodes redlock_stat_node_rows redlock_stat_resources redlock_stat_resource_rows redlock_stat_reset);
 	my %member = map { $_ => 1 } split /\n/, $s->query(<<'SQL');
 SELECT coalesce(p.proname, c.relname, t.typname)
@@ -308,13 +316,14 @@ SQL
 SELECT p.proname, CASE WHEN p.proowner = 10 THEN 'superuser' ELSE p.proowner::regrole::text END, a.grantee::regrole, a.is_grantable, i.initprivs
   FROM pg_proc p LEFT JOIN aclexplode(p.proacl) a ON true
   LEFT JOIN pg_init_privs i ON i.classoid = 'pg_proc'::regclass AND i.objoid = p.oid
- WHERE p.proname IN ('redlock_acquire', 'redlock_acquire_all', 'redlock_run')
+ WHERE p.proname IN ('redlock_acquire', 'redlock_acquire_all', 'redlock_run', 'redlock_run_all')
        OR (p.proname IN ('redlock_try', 'redlock_try_all', 'redlock_try_detached') AND a.grantee <> a.grantor)
  ORDER BY 1
 SQL
 redlock_acquire|superuser|||
 redlock_acquire_all|superuser|||
 redlock_run|worker|||
+redlock_run_all|worker|||
 redlock_try|superuser|worker|t|
 redlock_try_all|superuser|worker|t|
 redlock_try_detached|superuser|worker|t|

@@ -78,7 +78,7 @@ $host->safe_psql('postgres', 'CREATE DATABASE present');
 $host->safe_psql('present', 'CREATE EXTENSION redlock_pg');
 furnish('present', <<'SQL');
     redlock_acquire, redlock_acquire_all, redlock_try, redlock_try_all, redlock_try_detached, redlock_lock, redlock_lock_all,
-    redlock_release(text), redlock_release(text, bigint), redlock_check(text), redlock_check(text, bigint),
+    redlock_run_all, redlock_release(text), redlock_release(text, bigint), redlock_check(text), redlock_check(text, bigint),
     redlock_extend, redlock_attach, redlock_release_wanted
 SQL
 cmp_ok($host->safe_psql('present', $privileges) =~ tr/\n//, '>', 20, 'privileges of all functions and relations are compared');

@@ -38,11 +38,10 @@ typedef struct Out
 static Out out[INSPECT_PLACES];
 
 /* The scripts, by InspectKind; and their hashes, as each node says: a node may lie. */
-static const char *const script[] = {[INSPECT_LOCK] = lua_inspect_script,
-									 [INSPECT_ASK] = lua_inspect_script,
-									 [INSPECT_FORCE] = lua_force_script,
-									 [INSPECT_SCAN] = lua_scan_script,
-									 [INSPECT_RUN] = lua_run_note_script};
+static const char *const script[] = {
+	[INSPECT_LOCK] = lua_inspect_script,      [INSPECT_ASK] = lua_inspect_script,
+	[INSPECT_FORCE] = lua_force_script,       [INSPECT_SCAN] = lua_scan_script,
+	[INSPECT_MANY] = lua_inspect_many_script, [INSPECT_RUN] = lua_run_note_script};
 static char sha[lengthof(script)][CORE_NODES_MAX][SCRIPT_SHA_SIZE]; /* empty: unknown */
 
 static void begin(int place, int64 now_us);
@@ -55,7 +54,10 @@ static void tell_holders(int place, int64 now_us);
 static bool is_told(uint64 host, uint64 *told, int *count);
 static bool read_answer(Inspected *at, const redisReply *reply, bool force);
 static bool read_reply(int place, int index, const redisReply *reply);
-static bool read_keys(InspectAnswer *answer, Inspected *at, const redisReply *reply);
+static bool read_keys(InspectAnswer *answer, int index, const redisReply *reply);
+static bool read_records(InspectAnswer *answer, int index, const redisReply *reply);
+static bool keep_text(int index, const redisReply *reply);
+static void read_error(Inspected *at, const redisReply *reply);
 static bool read_note(InspectAnswer *answer, int index, const redisReply *reply);
 static bool is_text(const redisReply *reply, size_t most);
 
@@ -97,7 +99,8 @@ begin(int place, int64 now_us)
 	InspectAnswer *answer = inspect_queue_answer(place);
 	const InspectQuestion *question = inspect_queue_question(place);
 	InspectKind kind = question->kind;
-	core_mask asked = kind == INSPECT_SCAN ? CORE_BIT(question->node) : PG_UINT32_MAX;
+	bool is_list = kind == INSPECT_SCAN || kind == INSPECT_MANY;
+	core_mask asked = members() & (is_list ? question->nodes : PG_UINT32_MAX);
 
 	memset(answer, 0, sizeof(*answer));
 	answer->lists = members_lists();
@@ -106,7 +109,7 @@ begin(int place, int64 now_us)
 	out[place].waiting = 0;
 	out[place].until_us = now_us + redlock_node_timeout_ms * INT64CONST(1000);
 	for (int i = 0; i < CORE_NODES_MAX; i++)
-		if ((members() & asked & CORE_BIT(i)) && node_is_local(node_at(i)))
+		if ((asked & CORE_BIT(i)) && node_is_local(node_at(i)))
 		{
 			answer->node[i].kind = INSPECTED_ERROR;
 			strlcpy(
@@ -116,7 +119,7 @@ begin(int place, int64 now_us)
 					: "the node inside the server is not inspected; see the view redlock_locks",
 				sizeof(answer->node[i].error));
 		}
-		else if ((members() & asked & CORE_BIT(i)) && node_can_send(node_at(i)))
+		else if ((asked & CORE_BIT(i)) && node_can_send(node_at(i)))
 		{
 			bool by_text = sha[kind][i][0] == '\0';
 
@@ -145,7 +148,11 @@ send_question(int place, RedisNode *node, bool by_text, int64 now_us)
 		add_argument(argv, len, &argc, question->value, question->value_len);
 	if (kind == INSPECT_RUN)
 		add_argument(argv, len, &argc, redlock_key_prefix, strlen(redlock_key_prefix));
-	add_argument(argv, len, &argc, question->key, question->key_len);
+	if (kind == INSPECT_MANY)
+		add_argument(argv, len, &argc, inspect_queue_texts()->keys.text,
+					 inspect_queue_texts()->keys.len);
+	else
+		add_argument(argv, len, &argc, question->key, question->key_len);
 	if (kind == INSPECT_FORCE)
 	{
 		snprintf(number, sizeof(number), INT64_FORMAT, question->least);
@@ -231,6 +238,7 @@ end_if_done(int place, int64 now_us)
 			break;
 		case INSPECT_LOCK:
 		case INSPECT_SCAN:
+		case INSPECT_MANY:
 		case INSPECT_WAITING: /* waiting.c ends these */
 			break;
 	}
@@ -315,7 +323,9 @@ read_reply(int place, int index, const redisReply *reply)
 	InspectKind kind = inspect_queue_question(place)->kind;
 
 	if (kind == INSPECT_SCAN)
-		return read_keys(answer, &answer->node[index], reply);
+		return read_keys(answer, index, reply);
+	if (kind == INSPECT_MANY)
+		return read_records(answer, index, reply);
 	if (kind == INSPECT_RUN)
 		return read_note(answer, index, reply);
 	return read_answer(&answer->node[index], reply, kind == INSPECT_FORCE);
@@ -329,8 +339,7 @@ read_note(InspectAnswer *answer, int index, const redisReply *reply)
 	RunNote note;
 	int newer;
 
-	if (reply->type == REDIS_REPLY_ERROR)
-		text_of_node(at->error, sizeof(at->error), reply->str, reply->len);
+	read_error(at, reply);
 	if (!is_text(reply, LUA_NOTE_MAX))
 		return false;
 	at->kind = INSPECTED_NONE;
@@ -349,19 +358,51 @@ read_note(InspectAnswer *answer, int index, const redisReply *reply)
 
 /* Reads the keys of one step.  Returns false if the answer is an error, or malformed. */
 static bool
-read_keys(InspectAnswer *answer, Inspected *at, const redisReply *reply)
+read_keys(InspectAnswer *answer, int index, const redisReply *reply)
+{
+	read_error(&answer->node[index], reply);
+	if (reply->type != REDIS_REPLY_ARRAY || reply->elements != 2 ||
+		!is_text(reply->element[0], sizeof(answer->cursor) - 1) ||
+		!keep_text(index, reply->element[1]))
+		return false;
+	answer->node[index].kind = INSPECTED_NONE;
+	strlcpy(answer->cursor, reply->element[0]->str, sizeof(answer->cursor));
+	return true;
+}
+
+/* The session reads the records: the broker has other work. */
+static bool
+read_records(InspectAnswer *answer, int index, const redisReply *reply)
+{
+	Inspected *at = &answer->node[index];
+
+	read_error(at, reply);
+	if (reply->type != REDIS_REPLY_ARRAY || reply->elements != 2 ||
+		!is_text(reply->element[0], LUA_MARKER_MAX) || !keep_text(index, reply->element[1]))
+		return false;
+	at->kind = INSPECTED_NONE;
+	strlcpy(at->marker, reply->element[0]->str, sizeof(at->marker));
+	return true;
+}
+
+/* Keeps a text for the session that lists.  Returns false if the reply is no such text. */
+static bool
+keep_text(int index, const redisReply *reply)
+{
+	InspectText *said = &inspect_queue_texts()->said[index];
+
+	if (!is_text(reply, sizeof(said->text)))
+		return false;
+	said->len = reply->len;
+	memcpy(said->text, reply->str, reply->len);
+	return true;
+}
+
+static void
+read_error(Inspected *at, const redisReply *reply)
 {
 	if (reply->type == REDIS_REPLY_ERROR)
 		text_of_node(at->error, sizeof(at->error), reply->str, reply->len);
-	if (reply->type != REDIS_REPLY_ARRAY || reply->elements != 2 ||
-		!is_text(reply->element[0], sizeof(answer->cursor) - 1) ||
-		!is_text(reply->element[1], LUA_KEYS_SIZE))
-		return false;
-	at->kind = INSPECTED_NONE;
-	strlcpy(answer->cursor, reply->element[0]->str, sizeof(answer->cursor));
-	answer->keys_len = reply->element[1]->len;
-	memcpy(answer->keys, reply->element[1]->str, answer->keys_len);
-	return true;
 }
 
 /* Reads the answer about one key.  Returns false if it is an error, or malformed. */
@@ -380,7 +421,7 @@ read_answer(Inspected *at, const redisReply *reply, bool force)
 	}
 	if (lock->type == REDIS_REPLY_ERROR)
 	{
-		text_of_node(at->error, sizeof(at->error), lock->str, lock->len);
+		read_error(at, lock);
 		return false;
 	}
 	part = lock->element;

@@ -15,6 +15,7 @@
 
 #include "broker/loop.h"
 #include "shared/compat.h"
+#include "shared/wait_events.h"
 
 typedef struct Watched
 {
@@ -27,7 +28,6 @@ static Watched watched[LOOP_SOCKETS_MAX];
 static bool initialized = false;
 static WaitEventSet *wait_set = NULL;
 static bool stale = true; /* wait_set must be made again */
-static uint32 wait_event = 0;
 
 static void initialize(void);
 static void make_wait_set(void);
@@ -81,7 +81,7 @@ loop_wait(int64 timeout_us, LoopEvent events[LOOP_EVENTS_MAX])
 		timeout_ms = Min((timeout_us + 999) / 1000, 60000);
 
 	count = WaitEventSetWait(wait_set, timeout_ms, occurred, lengthof(occurred),
-							 REDLOCK_WAIT_EVENT(wait_event, "RedlockBroker"));
+							 wait_event(WAITS_IN_BROKER));
 	if (count == 1 && (occurred[0].events & WL_LATCH_SET))
 		n = look_at_sockets(events);
 	for (int i = 0; i < count; i++)

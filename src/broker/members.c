@@ -395,7 +395,7 @@ assign_indexes(const Listed *listed, int *index, int64 now_us)
 			pg_atomic_write_u64(&b->votes_yes, 0);
 			pg_atomic_write_u64(&b->votes_no, 0);
 			pg_atomic_write_u64(&b->votes_error, 0);
-			node_stats_reset(index[u]);
+			node_stats_begin(index[u], b->url.address);
 		}
 		seqlock_end_write(&b->version);
 	}

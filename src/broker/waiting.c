@@ -34,7 +34,7 @@ typedef struct Asking
 } Asking;
 
 static Asking asking[INSPECT_PLACES];
-static int64 spent_us; /* see waiting_may_answer */
+static WaitingAnswered answered;
 
 static void ask_by(int place, RedisNode *node, const char *text, size_t len, int64 now_us);
 static void publish(int call, RedisNode *node, const char *channel, size_t channel_len,
@@ -175,7 +175,8 @@ waiting_answer(const RedisNode *subscriber, const WaitingQuestion *question, int
 		waiting_hear_host(subscriber, question->number, &host);
 		return;
 	}
-	if (node_is_local(node) || !node_can_send(node) || !waiting_may_answer(&spent_us, now_us))
+	if (node_is_local(node) || !node_can_send(node) ||
+		!waiting_may_answer(&answered, question->number, node->index, now_us))
 		return;
 	waiting_here(question->key, question->key_len, &host);
 	argvlen[2] = waiting_write_answer(text, question->number, &host);

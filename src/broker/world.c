@@ -281,6 +281,7 @@ tell(Driver *of, int entry, DriverNews news, int64_t now_us)
 {
 	Lease *lease = lease_at(entry);
 	const core_lease *core = &lease->drive.core;
+	bool answered = false; /* by a quorum, for the first time */
 
 	switch (news)
 	{
@@ -291,11 +292,11 @@ tell(Driver *of, int entry, DriverNews news, int64_t now_us)
 			if (core->unreachable_since_us > 0)
 				publish_votes(lease);
 			else
-				pg_atomic_write_u32(&lease->silent_nodes, 0);
+				answered = pg_atomic_exchange_u32(&lease->silent_nodes, 0) != 0;
 			pg_atomic_write_u32(&lease->denying_nodes, 0); /* a holder's key is there */
 			if (core->unreachable_since_us == 0 && !core->once)
 			{
-				lease_tell_refused(lease);
+				lease_tell_refused(lease, answered);
 				deadlock_wait(lease, now_us);
 			}
 			break;

@@ -16,7 +16,8 @@
 #define LOCK_PREFIX_MAX 63   /* bytes of redlock.key_prefix */
 #define LOCK_HOLDER_MAX 159  /* bytes of the text that names a lock's holder */
 #define LOCK_SECRET_BYTES 16 /* random bytes of a lock's value */
-#define LOCK_HOST_DIGITS 16  /* hex digits of a host's id */
+#define LUA_HOST_DIGITS 16   /* hex digits of a host's id */
+#define LOCK_HOST_DIGITS LUA_HOST_DIGITS
 
 /*
  * A name with the prefix LUA_ may stand in a script, and its value becomes part of the script.
@@ -144,16 +145,20 @@ typedef char counter_keep_has_parts[LUA_COUNTER_KEEP_MS == LUA_CLOCK_BOUND_US / 
 /* how many readers a deadlock probe reaches */
 #define LUA_READERS_ASKED 64
 
-/* how many locks one call of inspect.lua reads */
-#define LUA_INSPECTED_MAX 15
-
-/* what inspect.lua finds under a lock's name */
+/* what inspect.lua and inspect_many.lua find under a lock's name */
 #define LUA_KEY_NONE 0
 #define LUA_KEY_STRING 1
 #define LUA_KEY_OTHER 2
+#define LUA_KEY_ERROR 3 /* of inspect_many.lua */
 
-/* keys that a step of scan.lua looks at; bytes that it returns; bytes of the longest key */
-#define LUA_SCAN_KEYS 100
+/* the longest life that inspect_many.lua tells, in ms */
+#define LUA_LIFE_MAX 2147483647
+
+/*
+ * Keys that a step of scan.lua looks at; bytes that scan.lua or inspect_many.lua returns; bytes of
+ * the longest key.
+ */
+#define LUA_SCAN_KEYS 250
 #define LUA_KEYS_SIZE 16000
 #define LUA_KEY_MAX 323
 
@@ -184,6 +189,7 @@ extern const char lua_marker_script[];
 extern const char lua_hosts_script[];
 extern const char lua_readers_script[];
 extern const char lua_inspect_script[];
+extern const char lua_inspect_many_script[];
 extern const char lua_force_script[];
 extern const char lua_scan_script[];
 extern const char lua_run_note_script[];

@@ -9,20 +9,24 @@
 -- most.  A key may come twice.  Keys with a NUL belong to a lock, and queues of permits to no
 -- session: the script leaves them out.
 
-for _, count in ipairs({LUA_SCAN_KEYS, 10, 1}) do
+local find, sub = string.find, string.sub
+
+for _, count in ipairs({LUA_SCAN_KEYS, 50, 10, 1}) do
 	local found = redis.pcall('SCAN', ARGV[1], 'MATCH', ARGV[2], 'COUNT', count)
 	if found.err then
 		return found
 	end
-	local keys, size = {}, 0
+	local keys, size, n = {}, 0, 0
 	for _, key in ipairs(found[2]) do
-		if not string.find(key, '%z') and string.sub(key, -1) ~= LUA_PERMIT and #key <= LUA_KEY_MAX then
-			keys[#keys + 1] = key .. '\0'
+		if not find(key, '\0', 1, true) and sub(key, -1) ~= LUA_PERMIT and #key <= LUA_KEY_MAX then
+			n = n + 1
+			keys[n] = key
 			size = size + #key + 1
 		end
 	end
 	if size <= LUA_KEYS_SIZE then
-		return {found[1], table.concat(keys)}
+		keys[n + 1] = ''
+		return {found[1], table.concat(keys, '\0')}
 	end
 end
 return redis.error_reply('ERR too many keys in one step of SCAN')

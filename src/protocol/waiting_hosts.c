@@ -134,12 +134,24 @@ waiting_missing(const WaitingTally *tally)
 }
 
 bool
-waiting_may_answer(int64_t *spent_us, int64_t now_us)
+waiting_may_answer(WaitingAnswered *answered, uint64_t number, int node, int64_t now_us)
 {
-	int64_t next_us = (*spent_us > now_us ? *spent_us : now_us) + SECOND_US / WAITING_ANSWERS_PER_S;
+	int64_t next_us = answered->spent_us > now_us ? answered->spent_us : now_us;
 
+	for (int i = 0; i < WAITING_QUESTIONS_PER_S; i++)
+		if (answered->copies[i] != 0 && answered->number[i] == number)
+		{
+			if ((answered->copies[i] >> 2 * node & 3) == WAITING_COPIES_MAX)
+				return false;
+			answered->copies[i] += (uint32_t) 1 << 2 * node;
+			return true;
+		}
+	next_us += SECOND_US / WAITING_QUESTIONS_PER_S;
 	if (next_us > now_us + SECOND_US)
 		return false;
-	*spent_us = next_us;
+	answered->spent_us = next_us;
+	answered->number[answered->next] = number;
+	answered->copies[answered->next] = (uint32_t) 1 << 2 * node;
+	answered->next = (answered->next + 1) % WAITING_QUESTIONS_PER_S;
 	return true;
 }

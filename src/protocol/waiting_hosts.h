@@ -38,10 +38,13 @@
 #define WAITING_ANSWER_SIZE (2 * WAITING_NAME_MAX + 4 * WORDS_NUMBER_MAX + 64)
 
 /*
- * Answers of a host per second.  A question costs a host one answer for each node.  A forged
- * question beyond this number costs the reading of a message.
+ * Questions that a host answers per second.  A further question, be it forged, costs the reading of
+ * a message.
  */
-#define WAITING_ANSWERS_PER_S 200
+#define WAITING_QUESTIONS_PER_S 200
+
+/* Copies of a question by one node: on the channels of the lock, of its queue, and of the host. */
+#define WAITING_COPIES_MAX 3
 
 /* Which sessions wait for this lock? */
 typedef struct WaitingQuestion
@@ -75,6 +78,15 @@ typedef struct WaitingHosts
 	bool more; /* further hosts wait, and are not in the list */
 	WaitingHost host[WAITING_HOSTS_MAX];
 } WaitingHosts;
+
+/* A host's memory of the questions that it has answered lately; zeros at first. */
+typedef struct WaitingAnswered
+{
+	int64_t spent_us;
+	int next; /* the place that the next question takes */
+	uint64_t number[WAITING_QUESTIONS_PER_S];
+	uint32_t copies[WAITING_QUESTIONS_PER_S]; /* answers by each node, two bits each */
+} WaitingAnswered;
 
 /* The state of a question at one node. */
 typedef struct WaitingTally
@@ -114,10 +126,14 @@ extern core_mask waiting_failed(const WaitingTally *tally);   /* not asked, or f
  */
 extern int64_t waiting_missing(const WaitingTally *tally);
 
+typedef char waiting_copies_fit[2 * CORE_NODES_MAX <= 32 && WAITING_COPIES_MAX <= 3 ? 1 : -1];
+
 /*
- * May this host answer now?  Counts the answer.  *spent_us is the memory, 0 at first.  A host that
- * has not answered for a second may answer WAITING_ANSWERS_PER_S times at once.
+ * May this host answer a copy of the question by this node now?  The first copy counts as a
+ * question, and the asking host expects an answer to each copy.  A host that has not answered for a
+ * second may answer WAITING_QUESTIONS_PER_S questions at once.
  */
-extern bool waiting_may_answer(int64_t *spent_us, int64_t now_us);
+extern bool waiting_may_answer(WaitingAnswered *answered, uint64_t number, int node,
+							   int64_t now_us);
 
 #endif /* REDLOCK_WAITING_HOSTS_H */

@@ -15,14 +15,12 @@
 
 #include "session/detached.h"
 #include "shared/clock.h"
-#include "shared/compat.h"
 #include "shared/guc.h"
 #include "shared/lease.h"
+#include "shared/wait_events.h"
 
 /* How often a session looks whether the nodes have renewed a lease. */
 #define RENEWED_CHECK_MS 2
-
-static uint32 wait_event = 0;
 
 static void fail_denied(const LockName *name, const char *role);
 static void fail_not_found(const LockName *name, const char *detail);
@@ -114,7 +112,7 @@ detached_prolong(const LockName *name, int64 token, int64 hold_at_most_us)
 		if (left_us > detached.lease->ttl_ms * INT64CONST(1000) / 2)
 			break;
 		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH, RENEWED_CHECK_MS,
-						 REDLOCK_WAIT_EVENT(wait_event, "RedlockExtend"));
+						 wait_event(WAITS_FOR_RENEWAL));
 		ResetLatch(MyLatch);
 		CHECK_FOR_INTERRUPTS();
 	}

@@ -20,8 +20,8 @@
 /* How long the broker may be missing, busy, or connecting to the nodes. */
 #define PATIENCE_US (INT64CONST(3000000) + 2 * redlock_node_timeout_ms * INT64CONST(1000))
 
-static void ask(const InspectQuestion *question, int *place, InspectAnswer *answer);
-static void leave(int code, Datum place);
+static void await(const InspectQuestion *question, int *place);
+static void check_lists(const LockName *name, const InspectAnswer *answer);
 REDLOCK_NORETURN static void fail_silent(void);
 
 InspectAnswer *
@@ -64,12 +64,29 @@ inspect_key(const LockName *name, InspectQuestion *question, InspectAnswer *answ
 	int place = -1;
 
 	/* the place must be left, also if the session is terminated */
-	PG_ENSURE_ERROR_CLEANUP(leave, PointerGetDatum(&place));
+	PG_ENSURE_ERROR_CLEANUP(inspect_leave, PointerGetDatum(&place));
 	{
-		ask(question, &place, answer);
+		await(question, &place);
+		*answer = *inspect_queue_answer(place);
 	}
-	PG_END_ENSURE_ERROR_CLEANUP(leave, PointerGetDatum(&place));
-	leave(0, PointerGetDatum(&place));
+	PG_END_ENSURE_ERROR_CLEANUP(inspect_leave, PointerGetDatum(&place));
+	inspect_leave(0, PointerGetDatum(&place));
+	check_lists(name, answer);
+}
+
+const InspectAnswer *
+inspect_for_list(const LockName *prefix, const InspectQuestion *question, int place)
+{
+	inspect_queue_ask_list(question);
+	await(NULL, &place);
+	inspect_queue_end_wait();
+	check_lists(prefix, inspect_queue_answer(place));
+	return inspect_queue_answer(place);
+}
+
+static void
+check_lists(const LockName *name, const InspectAnswer *answer)
+{
 	if (answer->lists.now == 0)
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
@@ -78,9 +95,9 @@ inspect_key(const LockName *name, InspectQuestion *question, InspectAnswer *answ
 				 errhint("The server log says why redlock.nodes is not. Mend it and reload.")));
 }
 
-/* Takes a place, and waits for the answer while there is a broker. */
+/* Waits for the answer while there is a broker.  If *place is -1, first takes a place. */
 static void
-ask(const InspectQuestion *question, int *place, InspectAnswer *answer)
+await(const InspectQuestion *question, int *place)
 {
 	int64 began_us = redlock_clock_us();
 	int64 broker_seen_us = began_us;
@@ -91,7 +108,7 @@ ask(const InspectQuestion *question, int *place, InspectAnswer *answer)
 
 		if (*place < 0)
 			*place = inspect_queue_enter(question);
-		if (*place >= 0 && inspect_queue_copy(*place, answer))
+		if (*place >= 0 && inspect_queue_is_done(*place))
 			return;
 		if (lease_broker_pid() != 0)
 			broker_seen_us = now_us;
@@ -103,8 +120,8 @@ ask(const InspectQuestion *question, int *place, InspectAnswer *answer)
 	}
 }
 
-static void
-leave(int code, Datum place)
+void
+inspect_leave(int code, Datum place)
 {
 	int *taken = (int *) DatumGetPointer(place);
 

@@ -21,6 +21,16 @@ extern InspectAnswer *inspect_lock(const LockName *name);
  */
 extern void inspect_key(const LockName *name, InspectQuestion *question, InspectAnswer *answer);
 
+/*
+ * Asks the next question of a list.  The caller has the list's place.  The result is in shared
+ * memory until the next question.  Errors: as above.
+ */
+extern const InspectAnswer *inspect_for_list(const LockName *prefix,
+											 const InspectQuestion *question, int place);
+
+/* At the end of a process, or after an error: leaves the place in *place, if not -1. */
+extern void inspect_leave(int code, Datum place);
+
 /* Sets the key of `question` to the key of the lock (permit 0), or of a permit. */
 extern void inspect_set_key(InspectQuestion *question, const LockName *name, int permit);
 

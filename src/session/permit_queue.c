@@ -100,7 +100,7 @@ follow(const LockRequest *request, permits_search *search)
 				break;
 			case PERMITS_WAIT:
 				go_on();
-				request_wait_a_moment(search->look_at_us);
+				request_wait_for_permit(request, search->look_at_us);
 				break;
 			case PERMITS_TIME_OUT:
 				request_time_out(request);

@@ -22,9 +22,9 @@
 #include "protocol/permits.h"
 #include "session/request_internal.h"
 #include "shared/clock.h"
-#include "shared/compat.h"
 #include "shared/guc.h"
 #include "shared/new_names.h"
+#include "shared/wait_events.h"
 
 /* How often a waiter looks whether a broker runs. */
 #define BROKER_CHECK_MS 1000
@@ -49,11 +49,11 @@ static int64 unasked_since_us; /* start of a wait for another session's unasked 
 static uint64 waiting_at_gate = 0; /* hash of the name at whose gate this session waits, or 0 */
 static const LockRequest *waiting; /* the request that waits there */
 static int free_permit;            /* see request_free_permit */
-static uint32 wait_event = 0;
-static bool watching = false; /* the client is being watched */
+static bool watching = false;      /* the client is being watched */
 
 static bool acquire_all(const LockRequest *request, int64 deadline_us);
-static void let_others_give_back(int from, int times, int64 deadline_us);
+static void let_others_give_back(const LockRequest *request, int from, int times,
+								 int64 deadline_us);
 static several_state look_at(const LockRequest *request, int index);
 static bool ask(const LockRequest *request, int from, int64 deadline_us);
 static bool gives_back_nothing(const LockRequest *request);
@@ -76,6 +76,7 @@ static int64 at_gate_until_us(const LockRequest *request, int index, int64 deadl
 static void prepare_to_wait(void);
 static void unwatch_client(void);
 static bool wait_for_answer(const LockRequest *request, int index, int64 deadline_us);
+static WaitsFor awaits(const LockRequest *request, int index);
 
 bool
 request_acquire(const LockRequest *request)
@@ -197,7 +198,7 @@ acquire_all(const LockRequest *request, int64 deadline_us)
 				request_fail_held_at(request, first);
 				return false;
 			}
-			let_others_give_back(first, again, deadline_us);
+			let_others_give_back(request, first, again, deadline_us);
 			continue;
 		}
 		next = several_next(state, request_now.asked_count, request->count, &from);
@@ -206,6 +207,7 @@ acquire_all(const LockRequest *request, int64 deadline_us)
 			case SEVERAL_DONE:
 				return true;
 			case SEVERAL_ASK:
+				request_log_granted(request, from);
 				if (!ask(request, from, deadline_us))
 					return false;
 				if (request->count == 1 && request_now.asked_count == 1 && !asks_nodes)
@@ -231,14 +233,14 @@ acquire_all(const LockRequest *request, int64 deadline_us)
  * refused.
  */
 static void
-let_others_give_back(int from, int times, int64 deadline_us)
+let_others_give_back(const LockRequest *request, int from, int times, int64 deadline_us)
 {
 	int64 now_us = redlock_clock_us();
 	int64 until_us = Min(now_us + times * (now_us - request_now.asked_us), deadline_us);
 
 	give_back(from);
 	while (redlock_clock_us() < until_us)
-		request_wait_at_most(until_us, BROKER_CHECK_MS);
+		request_wait_at_most(request, from, until_us, BROKER_CHECK_MS, WAITS_FOR_OTHER_HOST);
 }
 
 static several_state
@@ -335,10 +337,11 @@ ask(const LockRequest *request, int from, int64 deadline_us)
 		return true;
 	if (!request->terms.once)
 		prepare_to_wait();
-	if (parked)
-		request_wait_at_most(deadline_us, request->terms.once ? ANSWER_CHECK_MS : BROKER_CHECK_MS);
-	else
-		request_wait_at_most(deadline_us, 10 + pg_prng_uint32(&pg_global_prng_state) % 40);
+	request_wait_at_most(request, request_now.asked_count, deadline_us,
+						 !parked               ? 10 + pg_prng_uint32(&pg_global_prng_state) % 40
+						 : request->terms.once ? ANSWER_CHECK_MS
+											   : BROKER_CHECK_MS,
+						 WAITS_IN_QUEUE);
 	return true;
 }
 
@@ -623,18 +626,30 @@ wait_for_answer(const LockRequest *request, int index, int64 deadline_us)
 	}
 	if (!request->terms.once)
 		prepare_to_wait();
-	request_wait_at_most(deadline_us, BROKER_CHECK_MS);
+	request_wait_at_most(request, index, deadline_us, BROKER_CHECK_MS, awaits(request, index));
 	return true;
 }
 
+/* Once a quorum has refused the lock, the session waits for another holder, not for the nodes. */
+static WaitsFor
+awaits(const LockRequest *request, int index)
+{
+	if (pg_atomic_read_u32(&request_now.asked[index].lease->silent_nodes) != 0)
+		return WAITS_FOR_NODES;
+	return request->permits > 0 ? WAITS_FOR_PERMIT : WAITS_FOR_OTHER_HOST;
+}
+
 void
-request_wait_at_most(int64 deadline_us, long at_most_ms)
+request_wait_at_most(const LockRequest *request, int index, int64 deadline_us, long at_most_ms,
+					 WaitsFor what)
 {
 	int64 left_us = deadline_us - redlock_clock_us();
 	long timeout_ms = Min(at_most_ms, Max(left_us, 0) / 1000 + 1);
 
+	if (log_lock_waits)
+		timeout_ms = request_log_wait(request, index, timeout_ms);
 	(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH, timeout_ms,
-					 REDLOCK_WAIT_EVENT(wait_event, "RedlockAcquire"));
+					 wait_event(what));
 	ResetLatch(MyLatch);
 	CHECK_FOR_INTERRUPTS();
 }
@@ -664,10 +679,10 @@ request_free_permit(void)
 }
 
 void
-request_wait_a_moment(int64 until_us)
+request_wait_for_permit(const LockRequest *request, int64 until_us)
 {
 	prepare_to_wait();
-	request_wait_at_most(until_us, BROKER_CHECK_MS);
+	request_wait_at_most(request, 0, until_us, BROKER_CHECK_MS, WAITS_FOR_PERMIT);
 }
 
 bool

@@ -52,9 +52,10 @@ extern bool request_acquire(const LockRequest *request);
 
 /* After request_acquire returned false for `skip`: the reason, a sentence; a static text. */
 extern const char *request_skipped(void);
+extern const char *request_skipped_name(void); /* of the request */
 
-/* Raises the reason as a notice. */
-extern void request_tell_skipped(const LockRequest *request);
+/* Raises the reason as a notice.  The names of the request must still be there. */
+extern void request_tell_skipped(void);
 
 /*
  * Returns the next granted lease, in the order of the names, and its gate.  Both now belong to the
@@ -83,7 +84,7 @@ extern int request_free_permit(void);
 
 /* For a caller that tries again until the deadline, with pauses. */
 extern int64 request_deadline_us(const LockRequest *request);
-extern void request_wait_a_moment(int64 until_us);
+extern void request_wait_for_permit(const LockRequest *request, int64 until_us);
 
 /* Raise the error of a try or a wait in vain, unless the request wants no error. */
 extern void request_fail_held(const LockRequest *request);
@@ -91,6 +92,13 @@ extern void request_time_out(const LockRequest *request);
 
 /* Cancels the request under way, at the end of the session.  Never fails. */
 extern void request_give_up(void);
+
+/*
+ * Enclose the waits of a call, for log_lock_waits: the log has a line for a wait of
+ * deadlock_timeout, and a line for its end.  After an error the second is not called.
+ */
+extern void request_log_begin(void);
+extern void request_log_end(bool granted);
 
 extern void request_fail_no_broker(void);
 

@@ -26,6 +26,7 @@
 #include "shared/node_status.h"
 
 /* The reason of a skipped call. */
+static const char *skipped_name;
 static char skipped[1024];     /* text about the holder */
 static bool skipped_elsewhere; /* ... by now perhaps another session of the holder's server */
 
@@ -191,6 +192,7 @@ note_skipped(const LockRequest *request, int index)
 
 	memcpy(skipped, text, len);
 	skipped[len] = '\0';
+	skipped_name = request->names[index].name;
 	skipped_elsewhere = is_elsewhere(request, lease);
 }
 
@@ -200,10 +202,16 @@ request_skipped(void)
 	return skipped;
 }
 
-void
-request_tell_skipped(const LockRequest *request)
+const char *
+request_skipped_name(void)
 {
-	ereport(NOTICE, (errmsg("redlock \"%s\" is held by another; skipped", request->names[0].name),
+	return skipped_name;
+}
+
+void
+request_tell_skipped(void)
+{
+	ereport(NOTICE, (errmsg("redlock \"%s\" is held by another; skipped", skipped_name),
 					 errdetail_internal("%s", skipped), skipped_elsewhere ? elsewhere_hint() : 0));
 }
 
@@ -246,6 +254,21 @@ holder_text(const LockRequest *request, int index)
 		return here_text(request->names[index].hash);
 	return held_by != NULL ? psprintf("The lock was granted to: %s.", held_by)
 						   : "The nodes did not name the holder.";
+}
+
+/* A session that waits for a permit asks the nodes again and again: their short silence is no
+ * reason. */
+char *
+request_wait_text(const LockRequest *request, int index)
+{
+	Lease *lease = lease_of(index);
+	char *nodes;
+
+	if (lease == NULL || pg_atomic_read_u32(&lease->silent_nodes) == 0 || !was_asked_long())
+		return holder_text(request, index);
+	nodes = lease_missing_nodes(lease);
+	return nodes[0] != '\0' ? psprintf("No usable answer from: %s.", nodes)
+							: pstrdup("The broker has not asked the nodes yet.");
 }
 
 /* Returns a sentence about the session of this server that is first. */

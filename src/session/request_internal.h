@@ -8,6 +8,7 @@
 #include "session/gate.h"
 #include "session/request.h"
 #include "shared/guc.h"
+#include "shared/wait_events.h"
 
 /* How long the broker may be missing, if the caller gave no time to wait. */
 #define BROKER_MISSING_US INT64CONST(3000000)
@@ -43,12 +44,26 @@ extern RequestNow request_now;
 
 /* request.c */
 extern bool request_ends_by_lock_timeout(const LockRequest *request); /* before `wait` ends */
-extern void request_wait_at_most(int64 deadline_us, long at_most_ms); /* or for the latch */
+
+/* Waits for the latch.  index: of the name that the session waits for. */
+extern void request_wait_at_most(const LockRequest *request, int index, int64 deadline_us,
+								 long at_most_ms, WaitsFor what);
 
 /* request_lease.c; `key` has room for a prefix of LOCK_PREFIX_MAX and a name of LOCK_NAME_MAX */
 extern int request_make_key(const LockName *name, char *key); /* returns the length */
 extern LeaseOpened request_open_lease(const LockRequest *request, int index, int64 deadline_us);
 extern void request_describe_holder(const LockRequest *request, Lease *lease);
+
+/*
+ * request_log.c.  The first is called before each wait, if log_lock_waits is on.  It returns the
+ * time to wait, at most timeout_ms: the next call must not be late for the log.  The second notes
+ * that the first `count` names are granted.
+ */
+extern long request_log_wait(const LockRequest *request, int index, long timeout_ms);
+extern void request_log_granted(const LockRequest *request, int count);
+
+/* request_errors.c: the reason for the wait, in sentences, palloc'd */
+extern char *request_wait_text(const LockRequest *request, int index);
 
 /* request_errors.c: these return if the caller wants no error, or if nothing is wrong */
 extern void request_fail_held_at(const LockRequest *request, int index);

@@ -64,7 +64,7 @@ request_open_lease(const LockRequest *request, int index, int64 deadline_us)
 			/* for as long as the nodes may take to answer */
 			terms.waits_for_tokens = redlock_clock_us() < deadline_us;
 			if (terms.waits_for_tokens)
-				request_wait_at_most(deadline_us, 1);
+				request_wait_at_most(request, index, deadline_us, 1, WAITS_FOR_NODES);
 			continue;
 		}
 		if (opened != LEASE_NO_ENTRY)
@@ -78,7 +78,7 @@ request_open_lease(const LockRequest *request, int index, int64 deadline_us)
 			request_fail_silent_broker(request, index);
 		if (now_us >= deadline_us)
 			break;
-		request_wait_at_most(deadline_us, 1);
+		request_wait_at_most(request, index, deadline_us, 1, WAITS_FOR_NODES);
 	}
 	if (opened == LEASE_NO_ENTRY || opened == LEASE_TABLE_FULL)
 		request_fail_table_full();

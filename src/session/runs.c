@@ -82,8 +82,8 @@ static int execute(Oid schema, const char *sql, int count, Oid *types, Datum *va
 				   const char *nulls);
 static void become_owner(Oid schema, Oid *user, int *context);
 static Oid find_table(Oid schema);
-static const char *explain_failure(const Run *run, const ErrorData *error, const char *loss,
-								   bool cancelled);
+static const char *explain_failure(const Run *run, const ErrorData *error, const char *lost,
+								   const char *loss, bool cancelled);
 static void copy_text(char *to, const char *text, size_t size);
 static bool start_writer(uint64 number);
 static void attempt(void (*step)(const RunReport *report), const RunReport *report);
@@ -487,7 +487,7 @@ runs_merge(TriggerData *trigger)
  */
 
 void
-runs_fail(Run *run, const char *loss, bool cancelled, MemoryContext context)
+runs_fail(Run *run, const char *lost, const char *loss, bool cancelled, MemoryContext context)
 {
 	MemoryContext error_context = MemoryContextSwitchTo(context);
 	ErrorData *error = CopyErrorData();
@@ -504,7 +504,7 @@ runs_fail(Run *run, const char *loss, bool cancelled, MemoryContext context)
 						.session = run->session};
 	RunReportFate fate;
 
-	copy_text(report.message, explain_failure(run, error, loss, cancelled), RUN_MESSAGE_SIZE);
+	copy_text(report.message, explain_failure(run, error, lost, loss, cancelled), RUN_MESSAGE_SIZE);
 	if (run->begun)
 		runs_leave(run);
 	strlcpy(report.resource, run->utf8, sizeof(report.resource));
@@ -539,18 +539,18 @@ runs_fail(Run *run, const char *loss, bool cancelled, MemoryContext context)
  * command has a detail of ours, which is added.
  */
 static const char *
-explain_failure(const Run *run, const ErrorData *error, const char *loss, bool cancelled)
+explain_failure(const Run *run, const ErrorData *error, const char *lost, const char *loss,
+				bool cancelled)
 {
 	if (loss == NULL && (run->begun || error->detail == NULL))
 		return error->message;
 	if (loss == NULL)
 		return psprintf("%s. %s", error->message, error->detail);
 	if (cancelled)
-		return psprintf("%s. %s", loss_message(true, run->resource), loss);
+		return psprintf("%s. %s", loss_message(true, lost), loss);
 	if (error->detail != NULL && strcmp(error->detail, loss) == 0)
 		return psprintf("%s. %s", error->message, loss);
-	return psprintf("%s. The lease on redlock \"%s\" was lost. %s", error->message, run->resource,
-					loss);
+	return psprintf("%s. The lease on redlock \"%s\" was lost. %s", error->message, lost, loss);
 }
 
 /* Copies as many whole characters as fit. */

@@ -21,7 +21,7 @@
 #include "utils/timestamp.h"
 #include "utils/uuid.h"
 
-/* A recorded call of redlock_run. */
+/* A recorded call of redlock_run, or of redlock_run_all: then `resource` is the first name. */
 typedef struct Run
 {
 	Oid schema; /* of redlock_runs */
@@ -73,10 +73,11 @@ extern void runs_note(const Run *run);
 
 /*
  * For PG_CATCH, unless in_transaction: reports the error of this run, or an error before the
- * command.  loss: why the lease was lost, or NULL; cancelled: the loss cancelled the command.
- * Raises a WARNING if there is no way to report the error.
+ * command.  loss: why the lease on `lost` was lost, or NULL; cancelled: the loss cancelled the
+ * command.  Raises a WARNING if there is no way to report the error.
  */
-extern void runs_fail(Run *run, const char *loss, bool cancelled, MemoryContext context);
+extern void runs_fail(Run *run, const char *lost, const char *loss, bool cancelled,
+					  MemoryContext context);
 
 /* Trigger of the table, for rows from logical replication. */
 extern Datum runs_merge(TriggerData *trigger);

@@ -148,9 +148,11 @@ ask_and_hold(const LockRequest *ask, const LockRequest *request)
 {
 	volatile bool granted = false;
 
+	request_log_begin();
 	PG_TRY();
 	{
 		granted = ask->permits > 0 ? permit_queue_acquire(ask) : request_acquire(ask);
+		request_log_end(granted);
 		if (granted)
 			hold_all(request);
 	}

@@ -28,11 +28,10 @@
 /* extensions can name their wait events since 17 */
 #if PG_VERSION_NUM >= 170000
 #include "utils/wait_event.h"
-#define REDLOCK_WAIT_EVENT(variable, name)                                                         \
-	(variable != 0 ? variable : (variable = WaitEventExtensionNew(name)))
+#define REDLOCK_NEW_WAIT_EVENT(name) WaitEventExtensionNew(name)
 #else
 #include "pgstat.h"
-#define REDLOCK_WAIT_EVENT(variable, name) ((void) (variable), PG_WAIT_EXTENSION)
+#define REDLOCK_NEW_WAIT_EVENT(name) ((void) (name), PG_WAIT_EXTENSION)
 #endif
 
 /* LockHeldByMe got a third argument in 17 */

@@ -33,6 +33,7 @@ int redlock_max_ttl_ms = 60000;
 int redlock_node_timeout_ms = 500;
 int redlock_on_disagreement = ON_DISAGREEMENT_REFUSE;
 int redlock_on_loss = ON_LOSS_CANCEL;
+bool redlock_restrict = false;
 int redlock_runs_keep_s = RUNS_KEEP_DEFAULT_S;
 char *redlock_tls_ca_file = NULL;
 char *redlock_tls_cert_file = NULL;
@@ -192,6 +193,11 @@ guc_define(void)
 		"cancel: the running statement is cancelled; error: the next call and the commit fail; "
 		"terminate: the session ends.",
 		&redlock_on_loss, ON_LOSS_CANCEL, on_loss_options, PGC_USERSET, 0, NULL, NULL, NULL);
+
+	DefineCustomBoolVariable("redlock.restrict",
+							 "Lets roles lock only names that match the patterns granted to them.",
+							 "See redlock_grant. Superusers may lock all names.", &redlock_restrict,
+							 false, PGC_SUSET, 0, NULL, NULL, NULL);
 
 	DefineCustomIntVariable("redlock.runs_keep",
 							"How long rows of redlock_runs are kept; at least a day.",

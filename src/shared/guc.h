@@ -55,6 +55,7 @@ extern int redlock_max_ttl_ms;
 extern int redlock_node_timeout_ms;
 extern int redlock_on_disagreement;
 extern int redlock_on_loss;
+extern bool redlock_restrict;
 extern int redlock_runs_keep_s;   /* 0: for ever */
 extern char *redlock_tls_ca_file; /* these four: as set, perhaps not in force */
 extern char *redlock_tls_cert_file;

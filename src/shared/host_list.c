@@ -13,11 +13,11 @@
 #include "utils/guc.h"
 
 #include "shared/clock.h"
-#include "shared/compat.h"
 #include "shared/host_list.h"
 #include "shared/lease.h"
 #include "shared/seqlock.h"
 #include "shared/text.h"
+#include "shared/wait_events.h"
 
 /* Nodes named in a message; further nodes are counted. */
 #define NODES_NAMED 5
@@ -35,7 +35,6 @@ typedef struct Shared
 } Shared;
 
 static Shared *shared = NULL;
-static uint32 wait_event = 0;
 
 static void name_nodes(StringInfo text, const HostConfig *config, const bool *alone);
 
@@ -109,8 +108,7 @@ host_list_steps(void)
 void
 host_list_wait(long timeout_ms)
 {
-	(void) ConditionVariableTimedSleep(&shared->answered, timeout_ms,
-									   REDLOCK_WAIT_EVENT(wait_event, "RedlockHosts"));
+	(void) ConditionVariableTimedSleep(&shared->answered, timeout_ms, wait_event(WAITS_FOR_HOSTS));
 }
 
 void

@@ -9,21 +9,21 @@
 #include "storage/condition_variable.h"
 #include "storage/shmem.h"
 
-#include "shared/compat.h"
 #include "shared/inspect_queue.h"
 #include "shared/lease.h"
 #include "shared/node_status.h"
+#include "shared/wait_events.h"
 
 /* The state of a place, which the named process changes. */
 typedef enum PlaceState
 {
 	PLACE_FREE,    /* any session: FILLED */
-	PLACE_FILLED,  /* the session: ASKED or ORDERED */
+	PLACE_FILLED,  /* the session: ASKED or ORDERED; of a list also FREE */
 	PLACE_ASKED,   /* the broker: SENT; the session: FREE */
 	PLACE_ORDERED, /* the broker: LEFT */
 	PLACE_SENT,    /* the broker: DONE; the session: LEFT */
 	PLACE_LEFT,    /* the broker: FREE */
-	PLACE_DONE     /* the session: FREE */
+	PLACE_DONE     /* the session: FREE; of a list also FILLED */
 } PlaceState;
 
 /* Places for orders alone: sessions with many questions keep no order out. */
@@ -40,15 +40,15 @@ typedef struct Place
 typedef struct Shared
 {
 	pg_atomic_uint64 asked;
-	pg_atomic_uint32 scans; /* 1: a session scans */
 	ConditionVariable changed;
 	Place place[INSPECT_PLACES];
+	InspectList list;
 } Shared;
 
 static Shared *shared = NULL;
-static uint32 wait_event = 0;
 
 static int fill(const InspectQuestion *question, int places, PlaceState state);
+static void put(int place, const InspectQuestion *question, PlaceState state);
 static bool move(int place, PlaceState from, PlaceState to);
 static int first_asked(void);
 
@@ -68,7 +68,6 @@ inspect_queue_set_up(void)
 		return;
 	memset(shared, 0, inspect_queue_size());
 	pg_atomic_init_u64(&shared->asked, 0);
-	pg_atomic_init_u32(&shared->scans, 0);
 	ConditionVariableInit(&shared->changed);
 	for (int i = 0; i < INSPECT_PLACES; i++)
 		pg_atomic_init_u32(&shared->place[i].state, PLACE_FREE);
@@ -89,13 +88,13 @@ move(int place, PlaceState from, PlaceState to)
 int
 inspect_queue_enter(const InspectQuestion *question)
 {
-	return fill(question, INSPECT_PLACES - PLACES_FOR_ORDERS, PLACE_ASKED);
+	return fill(question, INSPECT_LIST_PLACE - PLACES_FOR_ORDERS, PLACE_ASKED);
 }
 
 bool
 inspect_queue_order(const InspectQuestion *question)
 {
-	return fill(question, INSPECT_PLACES, PLACE_ORDERED) >= 0;
+	return fill(question, INSPECT_LIST_PLACE, PLACE_ORDERED) >= 0;
 }
 
 /* Takes one of the first `places` places. */
@@ -105,46 +104,56 @@ fill(const InspectQuestion *question, int places, PlaceState state)
 	for (int i = 0; i < places; i++)
 		if (move(i, PLACE_FREE, PLACE_FILLED))
 		{
-			shared->place[i].number = pg_atomic_add_fetch_u64(&shared->asked, 1);
-			shared->place[i].question = *question;
-			(void) move(i, PLACE_FILLED, state);
-			lease_wake_broker();
+			put(i, question, state);
 			return i;
 		}
 	return -1;
 }
 
+static void
+put(int place, const InspectQuestion *question, PlaceState state)
+{
+	shared->place[place].number = pg_atomic_add_fetch_u64(&shared->asked, 1);
+	shared->place[place].question = *question;
+	(void) move(place, PLACE_FILLED, state);
+	lease_wake_broker();
+}
+
+int
+inspect_queue_list(void)
+{
+	return move(INSPECT_LIST_PLACE, PLACE_FREE, PLACE_FILLED) ? INSPECT_LIST_PLACE : -1;
+}
+
+void
+inspect_queue_ask_list(const InspectQuestion *question)
+{
+	(void) move(INSPECT_LIST_PLACE, PLACE_DONE, PLACE_FILLED);
+	put(INSPECT_LIST_PLACE, question, PLACE_ASKED);
+}
+
+InspectList *
+inspect_queue_texts(void)
+{
+	return &shared->list;
+}
+
 bool
-inspect_queue_copy(int place, InspectAnswer *answer)
+inspect_queue_is_done(int place)
 {
 	if (pg_atomic_read_u32(&shared->place[place].state) != PLACE_DONE)
 		return false;
 	pg_read_barrier();
-	*answer = shared->place[place].answer;
 	return true;
 }
 
-/* The broker may move the place meanwhile, but only onwards. */
+/* The broker may move the place meanwhile: onwards, and a new broker back to PLACE_ASKED. */
 void
 inspect_queue_leave(int place)
 {
-	if (!move(place, PLACE_ASKED, PLACE_FREE) && !move(place, PLACE_SENT, PLACE_LEFT))
-		(void) move(place, PLACE_DONE, PLACE_FREE);
-	ConditionVariableBroadcast(&shared->changed);
-}
-
-bool
-inspect_queue_begin_scan(void)
-{
-	uint32 none = 0;
-
-	return pg_atomic_compare_exchange_u32(&shared->scans, &none, 1);
-}
-
-void
-inspect_queue_end_scan(void)
-{
-	pg_atomic_write_u32(&shared->scans, 0);
+	while (!move(place, PLACE_FILLED, PLACE_FREE) && !move(place, PLACE_ASKED, PLACE_FREE) &&
+		   !move(place, PLACE_SENT, PLACE_LEFT) && !move(place, PLACE_DONE, PLACE_FREE))
+		;
 	ConditionVariableBroadcast(&shared->changed);
 }
 
@@ -152,7 +161,7 @@ void
 inspect_queue_wait(long timeout_ms)
 {
 	(void) ConditionVariableTimedSleep(&shared->changed, timeout_ms,
-									   REDLOCK_WAIT_EVENT(wait_event, "RedlockInspect"));
+									   wait_event(WAITS_FOR_INSPECTION));
 }
 
 void

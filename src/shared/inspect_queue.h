@@ -8,6 +8,9 @@
  * session.  The session copies the answers and leaves the place.  There are few places, so sessions
  * do not fill the nodes' queues: a session without a place waits.
  *
+ * One more place is for a list of locks.  Its session keeps the place for many questions, so a
+ * server lists once at a time.  This place alone has room for many keys.
+ *
  * One process writes a place at a time, by the state of the place, an atomic.  So neither side
  * waits for a lock.
  */
@@ -18,8 +21,9 @@
 #include "protocol/run_note.h"
 #include "protocol/waiting_hosts.h"
 
-/* Places: the most questions at a time. */
-#define INSPECT_PLACES 8
+/* Places: the most questions at a time.  The last place is for a list. */
+#define INSPECT_PLACES 9
+#define INSPECT_LIST_PLACE (INSPECT_PLACES - 1)
 
 /* A key, or a pattern in which each character has a backslash. */
 #define INSPECT_KEY_SIZE (2 * LUA_KEY_MAX + 2)
@@ -30,10 +34,7 @@ typedef struct InspectAnswer
 	core_lists lists; /* lists of nodes in force */
 	Inspected node[CORE_NODES_MAX];
 
-	/* of INSPECT_SCAN, if the node's answer is INSPECTED_NONE: see scan.lua */
-	char cursor[24];
-	int keys_len;
-	char keys[LUA_KEYS_SIZE];
+	char cursor[24]; /* of INSPECT_SCAN, if the node's answer is INSPECTED_NONE */
 
 	/* of INSPECT_RUN */
 	core_mask noted; /* nodes with the note of the last run */
@@ -45,13 +46,28 @@ typedef struct InspectAnswer
 	WaitingHosts waiting;
 } InspectAnswer;
 
+typedef struct InspectText
+{
+	int len;
+	char text[LUA_KEYS_SIZE];
+} InspectText;
+
+/* The texts of a list.  The process that may write the list's place owns them. */
+typedef struct InspectList
+{
+	InspectText keys;                 /* of INSPECT_MANY: the keys, with a NUL after each */
+	InspectText said[CORE_NODES_MAX]; /* of nodes whose answer is INSPECTED_NONE: the keys of
+									   * scan.lua, the records of inspect_many.lua */
+} InspectList;
+
 typedef enum InspectKind
 {
-	INSPECT_LOCK,   /* what do the nodes keep?  Uses key */
-	INSPECT_ASK,    /* ask the hosts that the nodes name for the release; uses key */
-	INSPECT_FORCE,  /* release the lock by force; uses key, least, value: see force_release.lua */
-	INSPECT_SCAN,   /* list some keys of one node; uses node, key: the pattern, value: the cursor */
-	INSPECT_RUN,    /* which is the last run of a job?  Uses key: the job; value: a note to leave */
+	INSPECT_LOCK,  /* what do the nodes keep?  Uses key */
+	INSPECT_ASK,   /* ask the hosts that the nodes name for the release; uses key */
+	INSPECT_FORCE, /* release the lock by force; uses key, least, value: see force_release.lua */
+	INSPECT_SCAN,  /* list some keys of one node; uses nodes, key: the pattern, value: the cursor */
+	INSPECT_MANY,  /* what do the nodes keep of many locks?  Uses nodes, and the list's keys */
+	INSPECT_RUN,   /* which is the last run of a job?  Uses key: the job; value: a note to leave */
 	INSPECT_WAITING /* which hosts wait?  Uses key, holder */
 } InspectKind;
 
@@ -61,9 +77,9 @@ typedef enum InspectKind
 typedef struct InspectQuestion
 {
 	InspectKind kind;
-	int node;
-	int64 least;   /* the least new counter */
-	int value_len; /* FORCE: 0: any value; RUN: 0: no note */
+	core_mask nodes; /* SCAN, MANY: the nodes to ask; other kinds ask all nodes */
+	int64 least;     /* the least new counter */
+	int value_len;   /* FORCE: 0: any value; RUN: 0: no note */
 	char value[LUA_NOTE_MAX];
 	int key_len;
 	char key[INSPECT_KEY_SIZE];
@@ -83,11 +99,11 @@ extern Size inspect_queue_size(void);
 extern void inspect_queue_set_up(void);
 
 /*
- * Backends.  inspect_queue_enter returns a place, or -1 if none is free.  The caller leaves the
- * place in any case, also after an error.  inspect_queue_copy returns false before the answer is
- * there.
+ * Backends.  Return a place, or -1 if none is free.  The caller leaves the place in any case, also
+ * after an error.  inspect_queue_list returns the list's place, without a question.
  */
 extern int inspect_queue_enter(const InspectQuestion *question);
+extern int inspect_queue_list(void);
 
 /*
  * A backend leaves an order to the broker, and waits for no answer.  Returns false if no place is
@@ -95,17 +111,15 @@ extern int inspect_queue_enter(const InspectQuestion *question);
  */
 extern bool inspect_queue_order(const InspectQuestion *question);
 
-/* Backends, of a place that inspect_queue_enter has returned. */
-extern bool inspect_queue_copy(int place, InspectAnswer *answer);
-extern void inspect_queue_leave(int place);
-
 /*
- * One session of the server scans at a time.  inspect_queue_begin_scan returns false if another
- * session scans; the caller waits as for a place.  A session that has begun calls
- * inspect_queue_end_scan in any case.
+ * Backends, of the caller's place.  While inspect_queue_is_done returns true, the session may read
+ * inspect_queue_answer.  inspect_queue_ask_list puts the next question of a list; the session may
+ * write the list's texts before the first question, and between two questions.
  */
-extern bool inspect_queue_begin_scan(void);
-extern void inspect_queue_end_scan(void);
+extern bool inspect_queue_is_done(int place);
+extern void inspect_queue_ask_list(const InspectQuestion *question);
+extern InspectList *inspect_queue_texts(void);
+extern void inspect_queue_leave(int place);
 
 extern void inspect_queue_wait(long timeout_ms); /* for an answer, or for a place */
 extern void inspect_queue_end_wait(void);

@@ -251,6 +251,10 @@ typedef enum LeaseCounter
 	COUNTERS_OF_0_1, /* number of counters in redlock_pg 0.1.0 */
 	COUNT_TAKEN_IDLE = COUNTERS_OF_0_1,
 	COUNT_RECALLED,
+	COUNT_JOINED,
+	COUNT_TRIES_REFUSED,
+	COUNT_TIMED_OUT,
+	COUNT_DEADLOCKS,
 	COUNTERS /* number of counters */
 } LeaseCounter;
 
@@ -298,6 +302,7 @@ typedef struct LeaseTable
 	Latch *broker_latch; /* (q) NULL: no broker runs */
 	int broker_pid;      /* (q) 0: no broker runs */
 	LeaseCounts counts[COUNT_STRIPES];
+	pg_atomic_uint64 reset_at;       /* of the counts; TimestampTz */
 	pg_atomic_uint32 losses[LOSSES]; /* count of lost leases; index: hash modulo LOSSES */
 	pg_atomic_uint32 more_joins;     /* joins beyond each session's own share (own_joins) */
 	pg_atomic_uint32 gates_ahead;    /* see lease_reserve_gates */
@@ -497,6 +502,9 @@ extern void lease_count(LeaseCounter counter);
 extern uint64 lease_counted(LeaseCounter counter); /* sum over all processes */
 extern int lease_broker_pid(void);                 /* 0: no broker runs */
 extern void lease_wake_broker(void);
+extern TimestampTz lease_counts_reset_at(void);
+extern void lease_reset_counts(void);
+extern void lease_restore_counts(const uint64 *counter, TimestampTz reset_at);
 
 /*
  * Statistics of resources
@@ -506,6 +514,7 @@ extern void lease_wake_broker(void);
 extern void lease_stats_failed(uint64 hash, const char *name, int name_len, ResourceEvent event,
 							   int64 waited_us);
 extern void lease_stats_reset(void);
+extern void lease_stats_reset_sums(void);
 
 /* The broker: before the owner learns of the grant, or of the loss. */
 extern void lease_stats_granted(Lease *lease, int64 now_us);
@@ -521,8 +530,11 @@ extern void lease_set_held_by(Lease *lease, const char *held_by, bool by_host,
 /* Tells the holder of a permit queue that this permit is probably free; 0: some permit. */
 extern void lease_tell_permit(Lease *lease, int permit);
 
-/* Tells the owner of a refusal: the owner may have to release its later locks. */
-extern void lease_tell_refused(Lease *lease);
+/*
+ * Tells the owner of a refusal: the owner may have to release its later locks.  first: since the
+ * silence of the nodes; the owner now waits for a holder.
+ */
+extern void lease_tell_refused(Lease *lease, bool first);
 
 /* Returns false if all places for texts are in use: a place is free again with the entry. */
 extern bool lease_tell_deadlock(Lease *lease, const char *cycle);

@@ -208,13 +208,13 @@ lease_tell_permit(Lease *lease, int permit)
 }
 
 void
-lease_tell_refused(Lease *lease)
+lease_tell_refused(Lease *lease, bool first)
 {
 	uint32 company = LEASE_AMONG;
+	bool among = pg_atomic_read_u32(&lease->company) == LEASE_AMONG &&
+				 pg_atomic_compare_exchange_u32(&lease->company, &company, LEASE_AMONG_REFUSED);
 
-	if (pg_atomic_read_u32(&lease->company) == LEASE_AMONG &&
-		pg_atomic_compare_exchange_u32(&lease->company, &company, LEASE_AMONG_REFUSED) &&
-		lease_owner_lives(lease))
+	if ((first || among) && lease_owner_lives(lease))
 		SetLatch(&GetPGProcByNumber(lease->owner_procno)->procLatch);
 }
 

@@ -14,6 +14,7 @@
 #include "storage/ipc.h"
 #include "storage/lock.h"
 #include "storage/shmem.h"
+#include "utils/timestamp.h"
 
 #include "shared/guc.h"
 #include "shared/lease.h"
@@ -79,6 +80,7 @@ init_table(void)
 	for (int i = 0; i < COUNT_STRIPES; i++)
 		for (int j = 0; j < COUNTERS; j++)
 			pg_atomic_init_u64(&lease_table->counts[i].counter[j], 0);
+	pg_atomic_init_u64(&lease_table->reset_at, (uint64) GetCurrentTimestamp());
 	for (int i = 0; i < CYCLES; i++)
 		lease_table->cycle_entry[i] = -1;
 	for (int i = 0; i < LOSSES; i++)

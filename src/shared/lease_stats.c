@@ -16,6 +16,7 @@ StaticAssertDecl(RESOURCE_STATS_SETS % LEASE_PARTITIONS == 0,
 				 "names of one set have the same table lock");
 
 static int find_place(Lease *lease);
+static void reset_sets(void (*reset)(int set));
 
 void
 lease_stats_begin(Lease *lease, int64 began_us)
@@ -50,6 +51,7 @@ void
 lease_stats_joined(const Lease *lease)
 {
 	resource_stats_join(lease->stats_place, lease->hash);
+	lease_count(COUNT_JOINED);
 }
 
 void
@@ -88,15 +90,30 @@ lease_stats_failed(uint64 hash, const char *name, int name_len, ResourceEvent ev
 	resource_stats_count(resource_stats_find(RESOURCE_STATS_NONE, hash, name, name_len), event,
 						 waited_us);
 	LWLockRelease(lease_lock_of(hash));
+	lease_count(event == RESOURCE_REFUSED     ? COUNT_TRIES_REFUSED
+				: event == RESOURCE_TIMED_OUT ? COUNT_TIMED_OUT
+											  : COUNT_DEADLOCKS);
 }
 
 void
 lease_stats_reset(void)
 {
+	reset_sets(resource_stats_reset);
+}
+
+void
+lease_stats_reset_sums(void)
+{
+	reset_sets(resource_stats_reset_sums);
+}
+
+static void
+reset_sets(void (*reset)(int set))
+{
 	for (int set = 0; set < RESOURCE_STATS_SETS; set++)
 	{
 		LWLockAcquire(lease_lock_of((uint64) set), LW_EXCLUSIVE);
-		resource_stats_reset(set);
+		reset(set);
 		LWLockRelease(lease_lock_of((uint64) set));
 	}
 }

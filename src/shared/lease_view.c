@@ -210,3 +210,28 @@ lease_counted(LeaseCounter counter)
 		sum += pg_atomic_read_u64(&lease_table->counts[i].counter[counter]);
 	return sum;
 }
+
+TimestampTz
+lease_counts_reset_at(void)
+{
+	return (TimestampTz) pg_atomic_read_u64(&lease_table->reset_at);
+}
+
+/* An event at the same moment may be lost. */
+void
+lease_reset_counts(void)
+{
+	for (int i = 0; i < COUNT_STRIPES; i++)
+		for (int j = 0; j < COUNTERS; j++)
+			pg_atomic_write_u64(&lease_table->counts[i].counter[j], 0);
+	pg_atomic_write_u64(&lease_table->reset_at, (uint64) GetCurrentTimestamp());
+}
+
+/* The postmaster calls, before other processes run. */
+void
+lease_restore_counts(const uint64 *counter, TimestampTz reset_at)
+{
+	for (int j = 0; j < COUNTERS; j++)
+		pg_atomic_write_u64(&lease_table->counts[0].counter[j], counter[j]);
+	pg_atomic_write_u64(&lease_table->reset_at, (uint64) reset_at);
+}

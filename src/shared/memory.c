@@ -20,6 +20,7 @@
 #include "shared/node_status.h"
 #include "shared/resource_stats.h"
 #include "shared/run_report.h"
+#include "shared/stats_file.h"
 
 static shmem_startup_hook_type prev_shmem_startup_hook = NULL;
 static shmem_request_hook_type prev_shmem_request_hook = NULL;
@@ -67,4 +68,6 @@ set_up_memory(void)
 	resource_stats_set_up();
 	run_report_set_up();
 	LWLockRelease(AddinShmemInitLock);
+	if (!IsUnderPostmaster)
+		stats_file_set_up();
 }

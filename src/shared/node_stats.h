@@ -4,7 +4,7 @@
  *
  * The broker alone counts.  Any process may reset the counts.  Each count is an atomic, so a reader
  * takes no lock.  A count and a reset at the same moment may leave a row with a part of that count.
- * The counts outlive the broker.
+ * The counts outlive the broker, and a clean restart of the server: see stats_file.h.
  */
 #ifndef REDLOCK_NODE_STATS_H
 #define REDLOCK_NODE_STATS_H
@@ -13,6 +13,7 @@
 
 #include "protocol/node_error.h"
 #include "shared/stat_times.h"
+#include "shared/url.h"
 
 /* The node index is the place in the array. */
 typedef struct NodeStats
@@ -27,6 +28,16 @@ typedef struct NodeStats
 	pg_atomic_uint64 answers[STAT_BUCKETS]; /* their sum is the count of answers */
 } NodeStats;
 
+/* All fields of NodeStats are counts; the first has the time of the reset. */
+#define NODE_STATS_FIELDS (sizeof(NodeStats) / sizeof(pg_atomic_uint64))
+
+/* The counts of a node on disk, while the server is down. */
+typedef struct NodeStatsKept
+{
+	char address[sizeof(((NodeUrl *) NULL)->address)]; /* empty: none */
+	uint64 count[NODE_STATS_FIELDS];
+} NodeStatsKept;
+
 /* CORE_NODES_MAX; NULL unless preloaded */
 extern NodeStats *node_stats;
 
@@ -34,12 +45,22 @@ extern NodeStats *node_stats;
 extern Size node_stats_size(void);
 extern void node_stats_set_up(void);
 
-/* Begins anew: a node gets this index, or a role resets the counts. */
-extern void node_stats_reset(int node);
+/* A role resets the counts of all nodes. */
+extern void node_stats_reset(void);
+
+/* The postmaster, while no other process runs. */
+extern void node_stats_save(int node, NodeStatsKept *kept); /* the caller writes the address */
+extern void node_stats_restore(const NodeStatsKept *kept);
+
+/* Returns the next restored counts that no node has taken; *next begins with 0.  NULL: no more. */
+extern const NodeStatsKept *node_stats_not_taken(int *next);
 
 /*
  * The broker
  */
+
+/* The node of this address gets the index.  Its counts begin with the restored counts, or at 0. */
+extern void node_stats_begin(int node, const char *address);
 
 static inline void
 node_stats_count(pg_atomic_uint64 *counter)

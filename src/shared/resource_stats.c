@@ -13,16 +13,27 @@
 
 #include "shared/resource_stats.h"
 
+/* Times of all names of a set, also of names that have lost their places. */
+typedef struct SetSums
+{
+	pg_atomic_uint64 waited_us;
+	pg_atomic_uint64 held_us;
+	char pad[PG_CACHE_LINE_SIZE - 2 * sizeof(pg_atomic_uint64)]; /* the next set has another lock */
+} SetSums;
+
 typedef struct ResourceTable
 {
-	uint64 hash[RESOURCE_STATS_MAX]; /* 0: free */
-	uint64 usage[RESOURCE_STATS_MAX];
+	uint64 hash[RESOURCE_STATS_MAX];  /* 0: free */
+	uint64 usage[RESOURCE_STATS_MAX]; /* without `joined` */
+	SetSums sums[RESOURCE_STATS_SETS];
 	ResourceStats stats[RESOURCE_STATS_MAX];
 } ResourceTable;
 
 static ResourceTable *table = NULL;
 
+static uint64 usage_of(int place);
 static void begin(int place, uint64 hash, const char *name, int name_len);
+static void add(pg_atomic_uint64 *sum, int64 us);
 static void add_time(ResourceTimes *times, int64 us);
 static void clear(ResourceStats *stats);
 
@@ -41,6 +52,11 @@ resource_stats_set_up(void)
 	if (found)
 		return;
 	memset(table, 0, sizeof(ResourceTable));
+	for (int i = 0; i < RESOURCE_STATS_SETS; i++)
+	{
+		pg_atomic_init_u64(&table->sums[i].waited_us, 0);
+		pg_atomic_init_u64(&table->sums[i].held_us, 0);
+	}
 	for (int i = 0; i < RESOURCE_STATS_MAX; i++)
 	{
 		pg_atomic_init_u32(&table->stats[i].version.number, 0);
@@ -60,11 +76,18 @@ resource_stats_find(int place, uint64 hash, const char *name, int name_len)
 	{
 		if (table->hash[i] == hash && table->stats[i].name_len > 0)
 			return i;
-		if (table->usage[i] < table->usage[least])
+		if (usage_of(i) < usage_of(least))
 			least = i;
 	}
 	begin(least, hash, name, name_len);
 	return least;
+}
+
+/* A joining reader has a shared lock, so raises `joined` alone. */
+static uint64
+usage_of(int place)
+{
+	return table->usage[place] + pg_atomic_read_u64(&table->stats[place].joined);
 }
 
 static void
@@ -74,6 +97,7 @@ begin(int place, uint64 hash, const char *name, int name_len)
 
 	Assert(name_len > 0 && name_len <= LOCK_NAME_MAX);
 
+	table->usage[place] = usage_of(place);
 	seqlock_begin_write(&stats->version);
 	table->hash[place] = hash;
 	memcpy(stats->name, name, name_len);
@@ -103,6 +127,8 @@ resource_stats_count(int place, ResourceEvent event, int64 waited_us)
 	if (waited_us >= 0)
 		add_time(&stats->waited, waited_us);
 	seqlock_end_write(&stats->version);
+	if (waited_us >= 0)
+		add(&table->sums[place / RESOURCE_STATS_OF_SET].waited_us, waited_us);
 }
 
 void
@@ -113,6 +139,14 @@ resource_stats_held(int place, int64 held_us)
 	seqlock_begin_write(&stats->version);
 	add_time(&stats->held, held_us);
 	seqlock_end_write(&stats->version);
+	add(&table->sums[place / RESOURCE_STATS_OF_SET].held_us, held_us);
+}
+
+/* The caller's lock keeps other writers out, so no locked instruction. */
+static void
+add(pg_atomic_uint64 *sum, int64 us)
+{
+	pg_atomic_write_u64(sum, pg_atomic_read_u64(sum) + (uint64) us);
 }
 
 static void
@@ -143,6 +177,24 @@ resource_stats_reset(int set)
 	}
 }
 
+void
+resource_stats_reset_sums(int set)
+{
+	pg_atomic_write_u64(&table->sums[set].waited_us, 0);
+	pg_atomic_write_u64(&table->sums[set].held_us, 0);
+}
+
+void
+resource_stats_sums(int64 *waited_us, int64 *held_us)
+{
+	*waited_us = *held_us = 0;
+	for (int set = 0; set < RESOURCE_STATS_SETS; set++)
+	{
+		*waited_us += (int64) pg_atomic_read_u64(&table->sums[set].waited_us);
+		*held_us += (int64) pg_atomic_read_u64(&table->sums[set].held_us);
+	}
+}
+
 bool
 resource_stats_copy(int place, ResourceStats *copy)
 {
@@ -163,4 +215,38 @@ resource_stats_copy(int place, ResourceStats *copy)
 		return copy->name_len > 0 && events > 0;
 	} while (seqlock_try_again(&tries));
 	return false;
+}
+
+bool
+resource_stats_save(int place, ResourceStatsKept *kept)
+{
+	kept->hash = table->hash[place];
+	kept->usage = table->usage[place];
+	return resource_stats_copy(place, &kept->stats);
+}
+
+void
+resource_stats_restore(const ResourceStatsKept *kept)
+{
+	int first = (int) (kept->hash % RESOURCE_STATS_SETS) * RESOURCE_STATS_OF_SET;
+
+	for (int i = first; i < first + RESOURCE_STATS_OF_SET; i++)
+	{
+		ResourceStats *stats = &table->stats[i];
+
+		if (stats->name_len > 0)
+			continue;
+		table->hash[i] = kept->hash;
+		table->usage[i] = kept->usage;
+		*stats = kept->stats;
+		pg_atomic_init_u32(&stats->version.number, 0);
+		return;
+	}
+}
+
+void
+resource_stats_restore_sums(int64 waited_us, int64 held_us)
+{
+	pg_atomic_write_u64(&table->sums[0].waited_us, (uint64) waited_us);
+	pg_atomic_write_u64(&table->sums[0].held_us, (uint64) held_us);
 }

@@ -59,6 +59,14 @@ typedef struct ResourceStats
 	pg_atomic_uint64 joined;
 } ResourceStats;
 
+/* A place on disk, while the server is down. */
+typedef struct ResourceStatsKept
+{
+	uint64 hash;
+	uint64 usage;
+	ResourceStats stats;
+} ResourceStatsKept;
+
 /* The caller of set_up holds AddinShmemInitLock. */
 extern Size resource_stats_size(void);
 extern void resource_stats_set_up(void);
@@ -76,10 +84,21 @@ extern void resource_stats_held(int place, int64 held_us);
 /* The caller has the table lock, perhaps shared.  Does nothing if the place has another name. */
 extern void resource_stats_join(int place, uint64 hash);
 
-/* Sets the counts of a set to zero. */
+/* Sets the counts of a set to zero, except for the sums. */
 extern void resource_stats_reset(int set);
+extern void resource_stats_reset_sums(int set);
+
+/* The times of all names together, since the last reset of the sums. */
+extern void resource_stats_sums(int64 *waited_us, int64 *held_us);
 
 /* Copies the counts; false: nothing is counted there, or the writer is stopped. */
 extern bool resource_stats_copy(int place, ResourceStats *copy);
+
+/*
+ * The postmaster, while no other process runs.  save returns false if nothing is counted there.
+ */
+extern bool resource_stats_save(int place, ResourceStatsKept *kept);
+extern void resource_stats_restore(const ResourceStatsKept *kept);
+extern void resource_stats_restore_sums(int64 waited_us, int64 held_us);
 
 #endif /* REDLOCK_RESOURCE_STATS_H */

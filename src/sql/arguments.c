@@ -14,6 +14,7 @@
 
 #include "protocol/permits.h"
 #include "protocol/scopes.h"
+#include "session/grants.h"
 #include "shared/guc.h"
 #include "shared/lease.h"
 #include "shared/text.h"
@@ -200,6 +201,7 @@ get_terms(FunctionCallInfo fcinfo, const TermArguments *at, Terms given, LockReq
 	LeaseTerms *terms = &request->terms;
 	bool says_keep_idle = is_argument(fcinfo, at->keep_idle) && !PG_ARGISNULL(at->keep_idle);
 
+	grants_check(request->names, request->count);
 	terms->ttl_ms = get_ttl_ms(fcinfo, at->ttl);
 	terms->scope = at->scope > 0 ? get_scope(fcinfo, at->scope) : at->only_scope;
 	check_scope(terms->scope);

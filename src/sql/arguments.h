@@ -41,8 +41,10 @@ typedef struct TermArguments
 } TermArguments;
 
 /*
- * The terms of the lock.  `given` has the terms that the function itself means: TERM_SEVERAL,
- * TERM_LOCK_CALL.  The names of the request are set already.
+ * The terms of the lock.  Each function that acquires calls get_terms, so get_terms also checks
+ * redlock.restrict and redlock.allowed_scopes: before a wait, and before a run is recorded. `given`
+ * has the terms that the function itself means: TERM_SEVERAL, TERM_LOCK_CALL.  The names of the
+ * request are set already.
  */
 extern void get_terms(FunctionCallInfo fcinfo, const TermArguments *at, Terms given,
 					  LockRequest *request);

@@ -20,6 +20,7 @@
 #include "utils/rel.h"
 #include "utils/tuplestore.h"
 
+#include "session/grants.h"
 #include "session/request.h"
 #include "session/session.h"
 #include "shared/compat.h"
@@ -64,6 +65,7 @@ static bool is_older(const char *version, const char *than);
 static const char *check_broker(Diagnosis *diagnosis);
 static const char *check_room(Diagnosis *diagnosis);
 static const char *check_new_names(Diagnosis *diagnosis);
+static const char *check_grants(Diagnosis *diagnosis);
 
 static const struct
 {
@@ -88,6 +90,7 @@ static const struct
 	{"change of nodes", BROKER, diagnose_change},
 	{"room", PRELOAD, check_room},
 	{"new names", PRELOAD, check_new_names},
+	{"grants", PRELOAD, check_grants},
 };
 
 /* The worst findings come first. */
@@ -295,4 +298,44 @@ check_new_names(Diagnosis *diagnosis)
 						 NEW_NAMES_STEP);
 	}
 	return "No role was refused new names of locks within the last hour.";
+}
+
+/* Grants and redlock.restrict, each without the other, are mistakes. */
+static const char *
+check_grants(Diagnosis *diagnosis)
+{
+	GrantsCount count;
+	bool is_there = grants_count(&count);
+
+	if (count.dropped > 0)
+		diagnose_add(
+			diagnosis, DIAGNOSE_WARNING,
+			psprintf("Grants of dropped roles in redlock_grants: %d.", count.dropped),
+			"Run SELECT redlock_revoke(role_id, pattern) FROM redlock_grants WHERE role_id "
+			"NOT IN (SELECT oid FROM pg_roles).");
+	if (count.renamed > 0)
+		diagnose_add(
+			diagnosis, DIAGNOSE_WARNING,
+			psprintf("Grants of renamed roles in redlock_grants, which pg_dump leaves out: "
+					 "%d.",
+					 count.renamed),
+			"Run SELECT redlock_grant(role_id, pattern) FROM redlock_grants WHERE role_id IN "
+			"(SELECT oid FROM pg_roles).");
+	if (redlock_restrict && count.all == 0)
+		diagnose_add(diagnosis, DIAGNOSE_WARNING,
+					 is_there ? "redlock.restrict is on, and no role has a grant: only superusers "
+								"can acquire locks in this database."
+							  : "redlock.restrict is on, and this database has no table "
+								"redlock_grants: only superusers can acquire locks.",
+					 is_there ? "Call redlock_grant for each role that needs locks."
+							  : "Run ALTER EXTENSION redlock_pg UPDATE in this database.");
+	if (!redlock_restrict && count.all > 0)
+		diagnose_add(diagnosis, DIAGNOSE_WARNING,
+					 psprintf("redlock.restrict is off, so each role may lock each name. Grants "
+							  "without effect in redlock_grants: %d.",
+							  count.all),
+					 "Set redlock.restrict = on, in postgresql.conf or for this database.");
+	return redlock_restrict
+			   ? psprintf("redlock.restrict is on. Grants in redlock_grants: %d.", count.all)
+			   : "redlock.restrict is off, and no role has a grant.";
 }

@@ -25,6 +25,7 @@
 #include "session/ask_release.h"
 #include "session/encoding.h"
 #include "session/force.h"
+#include "session/grants.h"
 #include "session/inspect_lock.h"
 #include "session/list_waiting.h"
 #include "session/scan_locks.h"
@@ -323,6 +324,7 @@ release(FunctionCallInfo fcinfo, char *(*of_lock)(const LockName *name))
 	char *holder;
 
 	get_name(fcinfo, &name);
+	grants_check(&name, 1);
 	session_check_ready();
 	holder = of_lock(&name);
 	if (holder == NULL)

@@ -12,6 +12,7 @@
 #include "utils/timestamp.h"
 
 #include "session/detached.h"
+#include "session/grants.h"
 #include "session/session.h"
 #include "shared/lease.h"
 #include "sql/arguments.h"
@@ -234,6 +235,7 @@ redlock_extend(PG_FUNCTION_ARGS)
 	int64 us;
 
 	get_name(fcinfo, &name);
+	grants_check(&name, 1);
 	token = get_token(fcinfo, 1);
 	if (PG_ARGISNULL(2))
 		ereport(ERROR,
@@ -250,6 +252,7 @@ redlock_attach(PG_FUNCTION_ARGS)
 	LockName name;
 
 	get_name(fcinfo, &name);
+	grants_check(&name, 1);
 	session_attach(&name, get_token(fcinfo, 1));
 	PG_RETURN_VOID();
 }

@@ -1,6 +1,6 @@
 /*
  * run.c
- *		redlock_run, a procedure that runs a command under a lock.
+ *		redlock_run and redlock_run_all, procedures that run a command under locks.
  */
 #include "postgres.h"
 
@@ -27,6 +27,7 @@
 #pragma GCC visibility push(default)
 PG_FUNCTION_INFO_V1(redlock_run);
 PG_FUNCTION_INFO_V1(redlock_run_0_2);
+PG_FUNCTION_INFO_V1(redlock_run_all);
 #pragma GCC visibility pop
 
 static const TermArguments run_terms = {.ttl = 3,
@@ -37,12 +38,17 @@ static const TermArguments run_terms = {.ttl = 3,
 										.mode = 9,
 										.permits = 10};
 
-/* the run, for explain_run */
-typedef struct RunContext
+/* A call of redlock_run or redlock_run_all. */
+typedef struct RunCall
 {
-	const char *name;
+	const char *procedure;
+	const LockRequest *request;
+	const LockName *job; /* the first name, as given: the run is recorded under this name */
 	const char *command;
-} RunContext;
+	bool atomic;
+	const char *fences; /* schema of redlock_fences; NULL: without fence */
+	Run *record;        /* NULL: without record */
+} RunCall;
 
 /* hint for statements that PostgreSQL forbids in functions and procedures */
 #define OWN_STATEMENT_HINT                                                                         \
@@ -50,14 +56,17 @@ typedef struct RunContext
 	"release "                                                                                     \
 	"the lock."
 
-static bool acquire_and_run(const LockRequest *request, const char *command, bool atomic,
-							const char *fences, Run *record);
-static void run_locked(const LockName *name, const char *command, bool atomic, const char *fences,
-					   Run *record);
+static void run(FunctionCallInfo fcinfo, LockRequest *request, RunCall *call);
+static void run_and_report(const RunCall *call);
+static bool acquire_and_run(const RunCall *call);
+static void skip(const RunCall *call);
+static void run_locked(const RunCall *call);
+static void pass_fences(const RunCall *call);
 static void run_command(const char *command, bool atomic);
 static void begin_record(void);
-static void run_recorded(const LockName *name, const char *command, Run *record);
-static void check_command(const char *command);
+static int64 token_of_job(const RunCall *call);
+static void run_recorded(const RunCall *call);
+static void check_command(const RunCall *call);
 static void explain_run(void *arg);
 static bool wants_own_statement(void);
 
@@ -73,130 +82,200 @@ redlock_run(PG_FUNCTION_ARGS)
 {
 	LockName name;
 	LockRequest request = {.names = &name, .count = 1};
-	bool atomic = is_atomic(fcinfo);
-	Oid schema = get_func_namespace(fcinfo->flinfo->fn_oid);
-	MemoryContext context = CurrentMemoryContext;
-	bool in_transaction = atomic || IsSubTransaction();
-	const char *fences;
-	bool fence;
-	bool record;
-	bool ran;
-	Run run;
-	char *command;
+	RunCall call = {.procedure = "redlock_run", .job = &name};
 
 	get_name(fcinfo, &name);
+	run(fcinfo, &request, &call);
+	return (Datum) 0;
+}
+
+Datum
+redlock_run_0_2(PG_FUNCTION_ARGS)
+{
+	return redlock_run(fcinfo);
+}
+
+/*
+ * redlock_run_all(resources, command, wait, ttl, hold_at_least, hold_at_most, keep_idle, fence,
+ * 			record, mode)
+ *
+ * As redlock_run, under several locks.
+ */
+Datum
+redlock_run_all(PG_FUNCTION_ARGS)
+{
+	LockRequest request = {0};
+	RunCall call = {.procedure = "redlock_run_all"};
+	int count;
+
+	call.job = get_names(fcinfo, &request, &count);
+	run(fcinfo, &request, &call);
+	return (Datum) 0;
+}
+
+/* Reads the arguments after the names, and runs the command, or tells that the run is skipped. */
+static void
+run(FunctionCallInfo fcinfo, LockRequest *request, RunCall *call)
+{
+	Oid schema = get_func_namespace(fcinfo->flinfo->fn_oid);
+	Terms given = request->count > 1 ? TERM(TERM_SEVERAL) : 0;
+	bool fence;
+	bool record;
+	Run recorded;
+
+	call->request = request;
+	call->atomic = is_atomic(fcinfo);
 	if (PG_ARGISNULL(1))
-		ereport(ERROR,
-				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
-				 errmsg("the command to run under redlock \"%s\" must not be null", name.name)));
-	command = text_to_cstring(PG_GETARG_TEXT_PP(1));
-	get_wait(fcinfo, 2, &request);
-	get_terms(fcinfo, &run_terms, 0, &request);
+		ereport(ERROR, (errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+						errmsg("the command to run under redlock \"%s\" must not be null",
+							   call->job->name)));
+	call->command = text_to_cstring(PG_GETARG_TEXT_PP(1));
+	get_wait(fcinfo, 2, request);
+	get_terms(fcinfo, &run_terms, given, request);
 	fence = get_flag(fcinfo, 7, "fence");
 	record = get_flag(fcinfo, 8, "record");
 	if (fence || record) /* before the lock is taken from a server that can write */
-		PreventCommandIfReadOnly("redlock_run() with fence or record");
-	fences = fence ? get_namespace_name(schema) : NULL;
-	request.skip = true;
-	request.commits = record && !in_transaction;
+		PreventCommandIfReadOnly(psprintf("%s() with fence or record", call->procedure));
+	if (fence)
+		call->fences = get_namespace_name(schema);
+	request->skip = true;
 	if (!IsPostmasterEnvironment)
 		request_fail_no_broker(); /* nor could any process record the run */
 
 	if (record)
-		runs_prepare(&run, schema, name.name, name.utf8, command, in_transaction);
-	if (!record || in_transaction)
-		ran = acquire_and_run(&request, command, atomic, fences, record ? &run : NULL);
-	else
 	{
-		PG_TRY();
-		{
-			ran = acquire_and_run(&request, command, atomic, fences, &run);
-		}
-		PG_CATCH();
-		{
-			runs_fail(&run, session_loss_reason(name.hash, name.name), loss_alarm_cancelled(),
-					  context);
-			PG_RE_THROW();
-		}
-		PG_END_TRY();
-		if (ran)
-			runs_note(&run);
+		call->record = &recorded;
+		runs_prepare(&recorded, schema, call->job->name, call->job->utf8, call->command,
+					 call->atomic || IsSubTransaction());
+		request->commits = !recorded.in_transaction;
 	}
-	if (!ran)
-		request_tell_skipped(&request);
-	return (Datum) 0;
+	if (request->commits)
+		run_and_report(call);
+	else if (!acquire_and_run(call))
+		request_tell_skipped();
 }
 
-/*
- * Returns false if the run was skipped.  fences: schema of redlock_fences, or NULL for a run
- * without fence.  record: NULL for a run without record.
- */
-static bool
-acquire_and_run(const LockRequest *request, const char *command, bool atomic, const char *fences,
-				Run *record)
+/* As acquire_and_run; a run that fails is recorded, too. */
+static void
+run_and_report(const RunCall *call)
 {
-	const LockName *name = request->names;
-	RunContext run = {.name = name->name, .command = command};
-	ErrorContextCallback context = {.callback = explain_run, .arg = &run};
+	MemoryContext context = CurrentMemoryContext;
+	bool ran;
+
+	PG_TRY();
+	{
+		ran = acquire_and_run(call);
+	}
+	PG_CATCH();
+	{
+		const LockRequest *request = call->request;
+		const char *lost = NULL;
+		char *reason = NULL;
+
+		for (int i = 0; i < request->count && reason == NULL; i++)
+		{
+			lost = request->names[i].name;
+			reason = session_loss_reason(request->names[i].hash, lost);
+		}
+		runs_fail(call->record, lost, reason, loss_alarm_cancelled(), context);
+		PG_RE_THROW();
+	}
+	PG_END_TRY();
+	if (ran)
+		runs_note(call->record);
+	else
+		request_tell_skipped();
+}
+
+/* Returns false if the run was skipped. */
+static bool
+acquire_and_run(const RunCall *call)
+{
+	const LockRequest *request = call->request;
+	ErrorContextCallback context = {.callback = explain_run, .arg = unconstify(RunCall *, call)};
 
 	context.previous = error_context_stack;
 	error_context_stack = &context;
-	check_command(command);
+	check_command(call);
 	error_context_stack = context.previous;
 
-	if (!acquire_without_snapshot(request, atomic))
+	if (!acquire_without_snapshot(request, call->atomic))
 	{
-		if (record != NULL && record->in_transaction)
-			runs_skip(record, request_skipped());
-		else if (record != NULL)
-		{
-			SPI_connect_ext(SPI_OPT_NONATOMIC);
-			begin_record();
-			runs_skip(record, request_skipped());
-			SPI_commit(); /* the transaction after the call is not ours */
-			SPI_finish();
-		}
+		if (call->record != NULL)
+			skip(call);
 		return false;
 	}
 
 	error_context_stack = &context;
-	session_begin_run(name->hash, name->name);
+	for (int i = 0; i < request->count; i++)
+		session_begin_run(request->names[i].hash, request->names[i].name);
 	PG_TRY();
 	{
-		run_locked(name, command, atomic, fences, record);
+		run_locked(call);
 	}
 	PG_FINALLY();
 	{
-		session_end_run(name->hash, name->name);
+		for (int i = 0; i < request->count; i++)
+			session_end_run(request->names[i].hash, request->names[i].name);
 	}
 	PG_END_TRY();
 	error_context_stack = context.previous;
 	return true;
 }
 
+/* Records a skipped run. */
 static void
-run_locked(const LockName *name, const char *command, bool atomic, const char *fences, Run *record)
+skip(const RunCall *call)
 {
-	bool commits = record != NULL && !record->in_transaction;
+	const char *reason = request_skipped();
 
-	SPI_connect_ext(atomic ? 0 : SPI_OPT_NONATOMIC);
+	if (call->request->count > 1)
+		reason = psprintf("Redlock \"%s\" is held by another. %s", request_skipped_name(), reason);
+	if (call->record->in_transaction)
+	{
+		runs_skip(call->record, reason);
+		return;
+	}
+	SPI_connect_ext(SPI_OPT_NONATOMIC);
+	begin_record();
+	runs_skip(call->record, reason);
+	SPI_commit(); /* the transaction after the call is not ours */
+	SPI_finish();
+}
+
+static void
+run_locked(const RunCall *call)
+{
+	bool commits = call->request->commits;
+
+	SPI_connect_ext(call->atomic ? 0 : SPI_OPT_NONATOMIC);
 	if (commits)
 		begin_record();
-	if (fences != NULL)
-		session_fence(name->hash, name->name, fences);
+	if (call->fences != NULL)
+		pass_fences(call);
 	if (commits)
-		run_recorded(name, command, record);
+		run_recorded(call);
 	else
 	{
-		if (!atomic)
+		if (!call->atomic)
 			ForgetPortalSnapshots(); /* older than the commits for which the fence waited */
-		if (record != NULL)
-			runs_begin(record, session_token(name->hash, name->name));
-		run_command(command, atomic);
-		if (record != NULL)
-			runs_succeed(record);
+		if (call->record != NULL)
+			runs_begin(call->record, token_of_job(call));
+		run_command(call->command, call->atomic);
+		if (call->record != NULL)
+			runs_succeed(call->record);
 	}
 	SPI_finish();
+}
+
+/* In the order of the request, the same in all sessions: fences have row locks. */
+static void
+pass_fences(const RunCall *call)
+{
+	const LockRequest *request = call->request;
+
+	for (int i = 0; i < request->count; i++)
+		session_fence(request->names[i].hash, request->names[i].name, call->fences);
 }
 
 /*
@@ -237,30 +316,30 @@ begin_record(void)
 	XactIsoLevel = XACT_READ_COMMITTED;
 }
 
-/* Runs the command and its last commit, and records a failure of either. */
-static void
-run_recorded(const LockName *name, const char *command, Run *record)
+static int64
+token_of_job(const RunCall *call)
 {
-	runs_begin(record, session_token(name->hash, name->name));
-	SPI_commit();
-	runs_enter(record);
-	run_command(command, false);
-	runs_succeed(record);
-	SPI_commit();
-	runs_leave(record);
+	return session_token(call->job->hash, call->job->name);
 }
 
-Datum
-redlock_run_0_2(PG_FUNCTION_ARGS)
+/* Runs the command and its last commit, and records a failure of either. */
+static void
+run_recorded(const RunCall *call)
 {
-	return redlock_run(fcinfo);
+	runs_begin(call->record, token_of_job(call));
+	SPI_commit();
+	runs_enter(call->record);
+	run_command(call->command, false);
+	runs_succeed(call->record);
+	SPI_commit();
+	runs_leave(call->record);
 }
 
 /* Refuses commands for which SPI would do nothing, or would report only a code. */
 static void
-check_command(const char *command)
+check_command(const RunCall *call)
 {
-	List *statements = pg_parse_query(command);
+	List *statements = pg_parse_query(call->command);
 	ListCell *cell;
 
 	if (statements == NIL)
@@ -271,21 +350,23 @@ check_command(const char *command)
 		Node *statement = lfirst_node(RawStmt, cell)->stmt;
 
 		if (IsA(statement, TransactionStmt))
-			ereport(ERROR, (errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
-							errmsg("redlock_run can't run %s", CreateCommandName(statement)),
-							errhint("Commit in a procedure or DO, and run the CALL or DO.")));
+			ereport(ERROR,
+					(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+					 errmsg("%s can't run %s", call->procedure, CreateCommandName(statement)),
+					 errhint("Commit in a procedure or DO, and run the CALL or DO.")));
 		if (IsA(statement, CopyStmt) && castNode(CopyStmt, statement)->filename == NULL)
 			ereport(ERROR, (errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
-							errmsg("redlock_run can't run COPY to or from the client"),
+							errmsg("%s can't run COPY to or from the client", call->procedure),
 							errhint(OWN_STATEMENT_HINT)));
 	}
 }
 
-/* Completes an error in a command that redlock_run runs or refuses. */
+/* Completes an error in a command that is run or refused. */
 static void
 explain_run(void *arg)
 {
-	const RunContext *run = arg;
+	const RunCall *call = arg;
+	int more = call->request->count - 1;
 	int position = geterrposition();
 
 	/* A position in our command, not in the client's statement.  SPI sets its own positions. */
@@ -293,11 +374,12 @@ explain_run(void *arg)
 	{
 		errposition(0);
 		internalerrposition(position);
-		internalerrquery(run->command);
+		internalerrquery(call->command);
 	}
 	if (geterrcode() == ERRCODE_ACTIVE_SQL_TRANSACTION && wants_own_statement())
 		errhint(OWN_STATEMENT_HINT);
-	errcontext("redlock_run of redlock \"%s\"", run->name);
+	errcontext("%s of redlock \"%s\"%s", call->procedure, call->job->name,
+			   more > 0 ? psprintf(" and %d more", more) : "");
 }
 
 /*

@@ -169,13 +169,28 @@ read_count(const pg_atomic_uint64 *counter)
 	return (int64) pg_atomic_read_u64((pg_atomic_uint64 *) counter);
 }
 
-/* redlock_stat_reset(), for operators */
+/* redlock_stat_reset(target), for operators.  NULL: all, as in pg_stat_reset_shared. */
 Datum
 redlock_stat_reset(PG_FUNCTION_ARGS)
 {
+	char *target = PG_ARGISNULL(0) ? NULL : text_to_cstring(PG_GETARG_TEXT_PP(0));
+	bool nodes = target == NULL || strcmp(target, "nodes") == 0;
+	bool resources = target == NULL || strcmp(target, "resources") == 0;
+	bool stats = target == NULL || strcmp(target, "stats") == 0;
+
+	if (!nodes && !resources && !stats)
+		ereport(ERROR, (errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+						errmsg("unrecognized reset target: \"%s\"", target),
+						errhint("Target must be \"nodes\", \"resources\" or \"stats\".")));
 	lease_require_preload();
-	for (int i = 0; i < CORE_NODES_MAX; i++)
-		node_stats_reset(i);
-	lease_stats_reset();
+	if (nodes)
+		node_stats_reset();
+	if (resources)
+		lease_stats_reset();
+	if (stats)
+	{
+		lease_reset_counts();
+		lease_stats_reset_sums();
+	}
 	PG_RETURN_VOID();
 }

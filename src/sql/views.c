@@ -454,8 +454,10 @@ Datum
 redlock_stats_row(PG_FUNCTION_ARGS)
 {
 	TupleDesc desc;
-	Datum values[COUNTERS + 4] = {0};
-	bool nulls[COUNTERS + 4] = {0};
+	Datum values[COUNTERS + 7] = {0};
+	bool nulls[COUNTERS + 7] = {0};
+	int64 waited_us;
+	int64 held_us;
 	int column = 0;
 	int broker_pid;
 	int locks;
@@ -479,10 +481,14 @@ redlock_stats_row(PG_FUNCTION_ARGS)
 	values[column++] = Int32GetDatum(broker_pid);
 	for (int i = COUNTERS_OF_0_1; i < COUNTERS; i++)
 		values[column++] = counter_datum(i);
+	resource_stats_sums(&waited_us, &held_us);
+	values[column++] = Float8GetDatum((double) waited_us / 1000.0);
+	values[column++] = Float8GetDatum((double) held_us / 1000.0);
+	values[column++] = TimestampTzGetDatum(lease_counts_reset_at());
 	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(desc, values, nulls)));
 }
 
-/* In 0.2.0 the row got further counters, behind the columns of 0.1.0. */
+/* In 0.2.0 the row got further counters, two times and the start, behind the columns of 0.1.0. */
 Datum
 redlock_counter_row(PG_FUNCTION_ARGS)
 {

@@ -1,9 +1,13 @@
 """test/chaos/chaos.py: rounds of faults and work, and the checks after each round
 
-    python3 chaos.py --tmp DIR --nodes-tmp DIR --minutes N --seed S
+    python3 chaos.py --tmp DIR --nodes-tmp DIR --minutes N --seed S [--porcupine PROGRAM]
+        [--mode MODE --find MODEL]
 
 Called by test/chaos/run, in its temporary directory.  Histories are in DIR/chaos.
 Ends with the line "N passed, N failed".
+
+With --find, for a planted violation: runs rounds of MODE until the independent checker finds
+a history that the model MODEL refuses, and then ends without an error.
 """
 
 import argparse
@@ -17,6 +21,7 @@ from collections import Counter
 import psycopg2
 
 import check
+import operations
 import plan
 import selftest
 from cluster import HERE, MAX_TTL_MS, Broken, Cluster, wait_until
@@ -32,12 +37,16 @@ BUSY_MACHINE_S = 5
 # How long the nodes list a dead server, and the time until hosts notice the end.
 ENTRY_S = 45 + 10
 STOP_S = 30
+# A fault of the extension may violate a rule in each record.
+STORIES = 50
 
 
 class Round:
-    def __init__(self, cluster, seed, number, mode, seconds, directory):
+    def __init__(self, cluster, options, number, mode, seconds, directory):
         self.cluster = cluster
-        self.seed = seed
+        self.porcupine = options.porcupine
+        self.planted = options.find is not None
+        self.seed = options.seed
         self.number = number
         self.mode = mode
         self.seconds = seconds
@@ -45,9 +54,11 @@ class Round:
         self.resources = [f"{self.prefix}_{n}" for n in range(plan.RESOURCES)]
         self.directory = f"{directory}/{number}.{mode}"
         os.makedirs(self.directory)
-        self.durable = plan.is_durable(seed, number, mode)
+        self.durable = plan.is_durable(self.seed, number, mode)
         self.problems = []  # texts, without a moment
         self.checks = 0
+        self.verdicts = Counter()
+        self.refused = []  # names of models
 
     def run(self):
         for server in self.cluster.servers():
@@ -99,7 +110,8 @@ class Round:
         for host in self.cluster.hosts.values():
             host.clock.set(0)
         mended = now_us()
-        self.settle(back)
+        if not self.planted:
+            self.settle(back)
         self.settled_ms = (now_us() - mended) // 1000
         self.judge()
 
@@ -176,27 +188,59 @@ class Round:
     def judge(self):
         records = read(self.directory + "/worker.*")
         faults = read(self.directory + "/faults") + read(self.directory + "/stalls.*")
-        violations = check.check_history(records, faults, self.mode)
+        violations = check.check_history([r for r in records if r["resource"] in self.resources], faults, self.mode)
         self.checks += len(records)
+        logs, reads = [], []
         for server in self.cluster.servers():
             where = f"host {server.name}" if server is not self.cluster.data else "data server"
             names = f"resource LIKE '{self.prefix}\\_%'"
+            begin = now_us()
             rows = server.sql(f"SELECT resource, value, token FROM chaos_log WHERE {names}")
             data = dict(server.sql(f"SELECT resource, value FROM chaos_data WHERE {names}"))
-            acked = [(r["resource"], value) for r in records if r["host"] == server.name for value in r["acked"]]
+            logs += [(server.name, *row) for row in rows]
+            reads += [(server.name, resource, value, begin, now_us()) for resource, value in data.items()]
+            acked = [(r["resource"], value) for r in records for store, value, _, _, end in r["writes"]
+                     if store == server.name and end is not None]
             violations += check.fenced_rows(where, rows, data, acked)
             self.checks += len(rows)
         outside = self.cluster.data.sql(f"SELECT sum(value), sum(unfenced_writes - unfenced) FROM chaos_data "
                                         f"WHERE {names}")[0]
-        writes = sum(r.get("outside_writes", 0) for r in records)
+        writes = sum(write[0] == self.cluster.data.name for r in records for write in r["writes"])
         self.expect(writes == outside[0], f"data server: {writes} fenced writes, and the values are {outside[0]}")
         self.count(records, faults, outside[1])
+        self.ask_porcupine(operations.of_round(records, logs, reads))
         self.violations = violations
         with open(self.directory + "/stories", "w") as f:
             for problem in self.problems:
                 f.write(f"VIOLATION: {problem}\n")
-            for violation in violations:
+            for violation in violations[:STORIES]:
                 f.write("\n".join(check.story(violation, records, faults)) + "\n")
+
+    def ask_porcupine(self, history):
+        """Writes the history, and lets the independent checker judge it."""
+        path = self.directory + "/operations"
+        writer = Writer(path)
+        for operation in history:
+            writer.write(operation)
+        if not self.porcupine:
+            return
+        options = ["-beyond"] if self.mode == "beyond" else []
+        done = subprocess.run([self.porcupine, *options, path], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                              text=True)
+        with open(path + ".verdicts", "w") as f:
+            f.write(done.stdout)
+        self.expect(done.returncode == 0, f"the independent checker failed: {done.stdout[-500:]}")
+        for line in done.stdout.splitlines():
+            verdict, _, about = line.partition(" ")
+            if verdict in ("ok", "illegal", "unknown"):
+                self.verdicts[verdict] += 1
+            if verdict == "ok":
+                self.checks += 1
+            elif verdict == "illegal":
+                self.refused.append(about.split()[0])
+                self.problems.append(f"porcupine: {about}")
+            elif not verdict and self.refused:
+                self.problems[-1] += "\n" + line
 
     def count(self, records, faults, lost_unfenced):
         self.counts = Counter(
@@ -238,22 +282,26 @@ def main():
     parser.add_argument("--nodes-tmp", required=True)
     parser.add_argument("--minutes", type=float, required=True)
     parser.add_argument("--seed", type=int, required=True)
+    parser.add_argument("--porcupine")
+    parser.add_argument("--mode", choices=plan.MODES)
+    parser.add_argument("--find")
     options = parser.parse_args()
 
     passed, failed = selftest.main()
     print(f"checker: {passed} of {passed + failed} made-up histories judged as they should", flush=True)
-    rounds = max(len(plan.MODES), int(options.minutes * 60 / (ROUND_S + 15)))
+    rounds = max(1 if options.mode else len(plan.MODES), int(options.minutes * 60 / (ROUND_S + 15)))
     seconds = min(ROUND_S, options.minutes * 60 / rounds - 10)
     directory = options.tmp + "/chaos"
     os.mkdir(directory)
 
     cluster = Cluster(options.tmp, options.nodes_tmp)
-    totals, errors, faults, problems = Counter(), Counter(), Counter(), []
-    number, mode = 0, "start"
+    totals, errors, faults, verdicts, problems = Counter(), Counter(), Counter(), Counter(), []
+    number, mode, found = 0, "start", None
     try:
         cluster.start()
         for number, mode in enumerate(plan.modes_of_run(options.seed, rounds)):
-            round_ = Round(cluster, options.seed, number, mode, seconds, directory)
+            mode = options.mode or mode
+            round_ = Round(cluster, options, number, mode, seconds, directory)
             round_.run()
             bad = len(round_.problems) + len(round_.violations)
             passed += round_.checks
@@ -261,6 +309,7 @@ def main():
             totals += round_.counts
             errors += round_.errors
             faults += round_.faults
+            verdicts += round_.verdicts
             print(f"round {number}, {mode}, nodes {'durable' if round_.durable else 'forgetful'}: "
                   f"{sum(round_.faults.values())} faults, {round_.counts['acquisitions']} acquisitions, "
                   f"{sum(round_.errors.values())} errors, settled in {round_.settled_ms} ms, {bad} violations",
@@ -268,6 +317,9 @@ def main():
             if bad:
                 with open(round_.directory + "/stories") as f:
                     print("".join(f.readlines()[:200]), flush=True)
+            if options.find in round_.refused:
+                found = number
+                break
     except (Broken, psycopg2.Error) as error:
         problems.append(f"round {number}, {mode}: {error}")
     finally:
@@ -281,7 +333,11 @@ def main():
     show("counts", totals)
     show("errors", errors)
     show("faults", faults)
+    show("porcupine", verdicts)
     print(f"{passed} passed, {failed} failed", flush=True)
+    if options.find:
+        print(f"planted: {options.find} " + ("not found" if found is None else f"found in round {found}"), flush=True)
+        sys.exit(found is None)
     sys.exit(failed > 0)
 
 

@@ -20,6 +20,7 @@ MODES = ["durable", "calm", "flushed", "beyond", "forgetful"]
 HOSTS = ["a", "b", "c"]
 NODES = [0, 1, 2, 3, 4]
 RESOURCES = 3
+PERMITS = 2
 
 # kind: weight in the draw
 NODE_FAULTS = {"node_pause": 5, "node_restart": 5}

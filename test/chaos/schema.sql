@@ -23,7 +23,7 @@ BEGIN
     SELECT value INTO now_is FROM chaos_data WHERE resource = name;
     UPDATE chaos_data SET value = now_is + 1, token = mine WHERE resource = name;
     INSERT INTO chaos_log VALUES (name, now_is + 1, mine);
-    RAISE NOTICE 'wrote %', now_is + 1;
+    RAISE NOTICE 'wrote % %', now_is + 1, mine;
 END $$;
 -- end of statement
 -- works in several transactions, under the caller's lock

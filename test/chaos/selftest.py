@@ -14,7 +14,7 @@ S = check.S
 def record(begin, token=None, held=(), released=None, host="a", end=None, **more):
     found = {"host": host, "worker": 0, "pid": 1, "how": "transaction", "on_loss": "cancel", "resource": "r",
              "begin": begin, "end": end or (held[0][0] if held else begin), "limit": "wait", "limit_ms": 1000,
-             "held": [list(h) for h in held], "released": released, "acked": [],
+             "held": [list(h) for h in held], "released": released,
              "result": "granted" if held else "error", **more}
     if token:
         found["token"] = token

@@ -5,17 +5,21 @@
 Each worker is a thread with a session of the host and a session of the data server.  The
 worker writes one record for each acquire.  The program ends with its standard input.
 
-A record has the session (host, worker, pid, how), the resource, the call (begin, end,
-terms), the result ("granted", "busy", or "error" with state and message), and for a
-granted lock
+Most locks are exclusive.  One lock more has readers and writers, and one has permits.
+
+A record has the session (host, worker, pid, how), the resource, the mode ("exclusive",
+"shared" or "permits"), the call (begin, end, terms), the result ("granted", "busy", or
+"error" with state and message), and for a granted lock
 
   held      [[at, valid_until], ...]: at `at` the session saw a lease that is valid at
             least until `valid_until`; the first pair is taken right after the grant
   released  begin of the release, or of the COMMIT, that confirmed a valid lease
-  acked     values of fenced transactions that were surely committed
+  returned  return of this release
+  writes    [[store, value, token, begin, end], ...]: fenced writes at the host or the
+            data server.  `end` is None unless the write was surely committed
 
 All times are microseconds of CLOCK_BOOTTIME.  `begin` and `released` are taken before
-the call is sent, `end` after it returned.
+the call is sent, `end` and `returned` after it returned.
 """
 
 import random
@@ -28,7 +32,7 @@ import time
 import psycopg2
 
 from history import Writer, now_us
-from plan import RESOURCES
+from plan import PERMITS, RESOURCES
 
 
 WORKERS = 5
@@ -85,9 +89,9 @@ class Worker(threading.Thread):
 
     # ---- records ----
 
-    def begin(self, how, resource, **terms):
+    def begin(self, how, resource, mode="exclusive", **terms):
         self.record = {"host": self.host, "worker": self.number, "pid": self.pid, "how": how, "on_loss": self.on_loss,
-                       "resource": resource, **terms, "held": [], "acked": [], "released": None}
+                       "resource": resource, "mode": mode, **terms, "held": [], "writes": [], "released": None}
         self.record["begin"] = now_us()
         self.pending = []
         self.connection.notices.clear()
@@ -98,14 +102,14 @@ class Worker(threading.Thread):
             self.record.setdefault("other_tokens", []).append(token)
         self.record["held"].append([at, at + remaining_us])
 
-    def read_notices(self):
-        """Reads the notices of procedures."""
+    def read_notices(self, begin):
+        """Reads the notices of procedures that were called at `begin` or later."""
         for text in self.connection.notices:
             if found := re.search(r"chaos (\d+) (\d+) (\d+)", text):
                 token, at, until = map(int, found.groups())
                 self.saw_held(token, at, until - at)
-            elif found := re.search(r"wrote (\d+)", text):
-                self.pending.append(int(found.group(1)))
+            elif found := re.search(r"wrote (\d+) (\d+)", text):
+                self.pending.append([self.host, *map(int, found.groups()), begin, None])
             elif "committed" in text:
                 self.committed()
             elif "; skipped" in text:
@@ -113,8 +117,12 @@ class Worker(threading.Thread):
         self.connection.notices.clear()
 
     def committed(self):
-        self.record["acked"] += self.pending
+        at = now_us()
+        self.record["writes"] += [[*write[:-1], at] for write in self.pending]
         self.pending = []
+
+    def released(self, begin):
+        self.record.update(released=begin, returned=now_us())
 
     def error(self, error):
         state = error.pgcode
@@ -169,6 +177,7 @@ class Worker(threading.Thread):
 
     def write_outside(self, resource, token):
         """Reads, pauses, and writes at the data server, with the token and without."""
+        begin = now_us()
         with self.data.cursor() as cursor:
             cursor.execute("UPDATE chaos_data SET token = %s WHERE resource = %s AND token <= %s RETURNING value",
                            (token, resource, token))
@@ -177,11 +186,21 @@ class Worker(threading.Thread):
                     """WITH written AS (UPDATE chaos_data SET value = %s WHERE resource = %s AND token = %s
                                         RETURNING resource, value, token)
                        INSERT INTO chaos_log SELECT * FROM written""", (row[0] + 1, resource, token))
-                self.record["outside_writes"] = self.record.get("outside_writes", 0) + cursor.rowcount
+                if cursor.rowcount:
+                    self.record["writes"].append(["data", row[0] + 1, token, begin, now_us()])
             cursor.execute("SELECT unfenced FROM chaos_data WHERE resource = %s", (resource,))
             unfenced = cursor.fetchone()[0]
             cursor.execute("UPDATE chaos_data SET unfenced = %s, unfenced_writes = unfenced_writes + 1 "
                            "WHERE resource = %s", (unfenced + 1, resource))
+
+    def write_fenced(self, resource):
+        begin = now_us()
+        self.sql(f"CALL chaos_fenced_write('{resource}')")
+        self.read_notices(begin)
+
+    def think(self):
+        """The session does not look at the lease for long before it commits."""
+        time.sleep(1 + 3 * self.draw.random())
 
     def work(self, resource, in_transaction):
         # some sessions hold the lock for longer than a lease is valid without a renewal
@@ -198,8 +217,7 @@ class Worker(threading.Thread):
             elif what == "fenced":
                 if not in_transaction:
                     self.sql("BEGIN")
-                self.sql(f"CALL chaos_fenced_write('{resource}')")
-                self.read_notices()
+                self.write_fenced(resource)
                 if not in_transaction:
                     self.sql("COMMIT")
                     self.committed()
@@ -241,7 +259,10 @@ class Worker(threading.Thread):
 
     def transaction(self, resource):
         tries = self.draw.random() < 0.2
-        terms = ({"limit": "none", "limit_ms": 0} if tries else self.terms()) | self.hold_terms()
+        thinks = self.draw.random() < 0.06
+        # half of these sessions lose the lease, and other sessions get the lock
+        hold_terms = {"ttl": 700, "hold_at_most": 500} if thinks and self.draw.random() < 0.5 else self.hold_terms()
+        terms = ({"limit": "none", "limit_ms": 0} if tries else self.terms()) | hold_terms
         savepoint = self.draw.random() < 0.1
         reset = self.set_limit(terms)
         self.sql("BEGIN")
@@ -250,7 +271,12 @@ class Worker(threading.Thread):
         self.begin("try" if tries else "transaction", resource, **terms)
         if self.acquire(resource, terms, "transaction", tries):
             reset()
-            self.work(resource, True)
+            if thinks:
+                self.think()
+                if self.draw.random() < 0.5:
+                    self.write_fenced(resource)
+            else:
+                self.work(resource, True)
             if self.draw.random() < 0.1:
                 second = self.draw.choice(self.resources)
                 self.sql(f"SELECT redlock_acquire('{second}', wait => '300 ms')")
@@ -261,9 +287,10 @@ class Worker(threading.Thread):
                 self.sql("COMMIT")
             elif self.draw.random() < 0.1:
                 self.sql("ROLLBACK")
+                self.pending = []
             else:
                 self.sql("COMMIT")
-                self.record["released"] = at
+                self.released(at)
                 self.committed()
         else:
             self.sql("COMMIT")
@@ -282,7 +309,7 @@ class Worker(threading.Thread):
             how = self.draw.random()
             if how < 0.85:
                 if self.sql(f"SELECT redlock_release('{resource}')")[0]:
-                    self.record["released"] = at
+                    self.released(at)
             elif how < 0.95:
                 self.sql("DISCARD ALL")
                 self.sql(f"SET redlock.on_loss = {self.on_loss}")
@@ -308,15 +335,36 @@ class Worker(threading.Thread):
             self.sql(f"CALL chaos_call('{resource}', '{terms['limit_ms']} ms', {ms['ttl']}, {ms['hold_at_least']}, "
                      f"{ms['hold_at_most']}, {pieces}, {fenced})")
         self.record["end"] = now_us()
-        self.read_notices()
+        self.read_notices(self.record["begin"])
         self.record["result"] = "busy" if self.record.get("skipped") else "granted"
         if self.record["held"]:
-            self.record["released"] = self.record["held"][-1][0]
+            self.released(self.record["held"][-1][0])
+
+    def share(self, resource):
+        """A transaction of a reader, of a writer, or with a permit."""
+        mode = "permits" if resource.endswith("_permits") else self.draw.choices(["shared", "exclusive"], [3, 1])[0]
+        argument = f"permits => {PERMITS}" if mode == "permits" else f"mode => '{mode}'"
+        ms = self.draw.choice([50, 700, 3000])
+        self.sql("BEGIN")
+        self.begin("transaction", resource, mode, limit="wait", limit_ms=ms)
+        self.saw_held(*self.sql(f"SELECT redlock_acquire('{resource}', wait => '{ms} ms', {argument})"
+                                + HOLD.format(resource)))
+        self.record.update(end=now_us(), result="granted")
+        for _ in range(self.draw.choice([0, 1, 3])):
+            time.sleep(self.draw.random() * 0.1)
+            self.check(resource)
+        if self.draw.random() < 0.06:
+            self.think()
+        at = now_us()
+        self.sql("COMMIT")
+        self.released(at)
 
     def once(self):
         self.record = None
-        resource = self.draw.choices(self.resources, [6, 2, 1])[0]
+        resource = self.draw.choices([*self.resources, *self.shared], [6, 2, 1, 2, 1])[0]
         what = self.draw.choices([self.transaction, self.session, self.procedure], [5, 4, 3])[0]
+        if resource in self.shared:
+            what = self.share
         timer = None
         if self.draw.random() < 0.015:
             timer = threading.Timer(self.draw.random() * 0.5, self.vanish, [self.connection])
@@ -342,12 +390,13 @@ class Worker(threading.Thread):
             self.connection.close()
             return
         try:
-            self.read_notices()
+            self.read_notices(self.record["begin"])
         except psycopg2.Error:
             pass
         record = self.record
         record.setdefault("end", now_us())
         record.setdefault("result", "granted" if record["held"] else "error")
+        record["writes"] += self.pending  # perhaps committed
         self.error(error)
         if self.connection.closed:
             return
@@ -364,6 +413,7 @@ class Worker(threading.Thread):
 
     def run(self):
         self.resources = [f"{self.prefix}_{n}" for n in range(RESOURCES)]
+        self.shared = [f"{self.prefix}_shared", f"{self.prefix}_permits"]
         self.data = psycopg2.connect(host=self.sockets, port=self.data_port, dbname="postgres")
         self.data.autocommit = True
         try:

@@ -13,7 +13,7 @@ use Test::More;
 my $tree = tempdir(CLEANUP => 1);
 my $lua  = "$tree/src/protocol/redlock.lua";
 mkdir "$tree/$_" or die $! foreach qw(scripts src src/protocol);
-copy($_, "$tree/$_") or die $! foreach qw(scripts/lua_text.pl src/protocol/redlock.lua src/protocol/marker.lua src/protocol/hosts.lua src/protocol/readers.lua src/protocol/inspect.lua src/protocol/force_release.lua src/protocol/scan.lua src/protocol/run_note.lua src/protocol/lua.h);
+copy($_, "$tree/$_") or die $! foreach 'scripts/lua_text.pl', glob('src/protocol/*.lua'), 'src/protocol/lua.h';
 
 sub slurp
 {

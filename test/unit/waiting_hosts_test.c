@@ -208,18 +208,28 @@ test_tally(void)
 static void
 test_rate(void)
 {
-	int64_t spent_us = 0;
-	int answers = 0;
+	static WaitingAnswered answered;
+	uint64_t number = 0;
+	int copies = 0;
 
-	while (answers < 10 * WAITING_ANSWERS_PER_S && waiting_may_answer(&spent_us, NOW_US))
-		answers++;
-	ok(answers == WAITING_ANSWERS_PER_S, "the answers of a second at once");
-	ok(!waiting_may_answer(&spent_us, NOW_US), "and no more");
-	answers = 0;
+	while (number < 10 * WAITING_QUESTIONS_PER_S &&
+		   waiting_may_answer(&answered, number, 0, NOW_US))
+		number++;
+	ok(number == WAITING_QUESTIONS_PER_S, "the questions of a second at once");
+	ok(!waiting_may_answer(&answered, number, 0, NOW_US), "and no more");
+	for (uint64_t known = 0; known < number; known++)
+		for (int node = 0; node < CORE_NODES_MAX; node++)
+			for (int i = 0; i < 10; i++)
+				copies += waiting_may_answer(&answered, known, node, NOW_US);
+	ok(copies == WAITING_QUESTIONS_PER_S * (WAITING_COPIES_MAX * CORE_NODES_MAX - 1),
+	   "the copies of known questions, by all nodes, a few by each: %d", copies);
+	number = 1000000;
 	for (int64_t us = 1; us <= 1000000; us += 100)
-		answers += waiting_may_answer(&spent_us, NOW_US + us);
-	ok(answers >= WAITING_ANSWERS_PER_S - 1 && answers <= WAITING_ANSWERS_PER_S,
-	   "as many in the next second");
+		number += waiting_may_answer(&answered, number, 15, NOW_US + us);
+	number -= 1000000;
+	ok(number >= WAITING_QUESTIONS_PER_S - 1 && number <= WAITING_QUESTIONS_PER_S,
+	   "as many questions in the next second");
+	ok(waiting_may_answer(&answered, 1000100, 0, NOW_US + 1000000), "which are known then");
 }
 
 int

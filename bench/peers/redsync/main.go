@@ -37,6 +37,8 @@ const (
 	// 64 clients on one key made 6, 25, 49 and 213 pairs a second with pauses of at
 	// most 10, 40, 100 and 200 ms; 16 clients 107, 255, 475 and 475.
 	retryMax = 200 * time.Millisecond
+
+	holdWait = 10 * time.Second
 )
 
 // Buckets grow by 1%, so a percentile is off by 0.5% at most.
@@ -226,7 +228,12 @@ func main() {
 	warmup := flag.Float64("warmup", 1, "time before")
 	ttlMs := flag.Int("ttl-ms", 10000, "TTL of a lock")
 	hostID := flag.String("host-id", "host", "part of the clients' own keys")
+	holds := flag.Bool("hold", false, "take and give back locks as standard input says")
 	flag.Parse()
+	if *holds {
+		hold(redsync.New(open(strings.Split(*nodes, ","))...), time.Duration(*ttlMs)*time.Millisecond)
+		return
+	}
 	if *nodes == "" || *clients < 1 || *seconds <= 0 || *keys != "own" && *keys != "one" {
 		flag.Usage()
 		os.Exit(2)
