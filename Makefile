@@ -224,11 +224,12 @@ FUZZ_WARNINGS = -Wall -Wextra -Werror
 FUZZ_CC = clang -std=c99 $(FUZZ_WARNINGS) -g -O1 -Isrc \
 	-fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all
 FUZZ_SECONDS ?= 5
-FUZZERS = $(patsubst %,test/fuzz/%_fuzz,errors holder hosts inspection marks messages replies run_note url value words)
+FUZZERS = $(patsubst %,test/fuzz/%_fuzz,errors holder hosts inspect_many inspection marks messages replies run_note url value words)
 
 test/fuzz/errors_fuzz: src/protocol/node_error.c src/shared/text.c
 test/fuzz/holder_fuzz: src/shared/holder.c src/shared/text.c
 test/fuzz/hosts_fuzz: src/protocol/hosts.c src/protocol/overlap.c src/protocol/words.c $(CORE_FILES)
+test/fuzz/inspect_many_fuzz: src/protocol/inspect_many.c src/protocol/words.c $(CORE_FILES)
 test/fuzz/inspection_fuzz: src/protocol/inspection.c src/protocol/value.c $(CORE_FILES)
 test/fuzz/marks_fuzz: src/protocol/steps.c src/protocol/hosts.c src/protocol/overlap.c src/protocol/words.c $(CORE_FILES)
 test/fuzz/messages_fuzz test/fuzz/replies_fuzz: $(SCRIPT_FILES)

@@ -34,6 +34,7 @@ my @mutants = (
 	['mark-in-part', 'marks', 'src/protocol/steps.c', "\tread.count = (int32_t) count;\n", "\tread.count = (int32_t) count;\n\t*mark = read;\n"],
 	['judge-forgotten-as-free', 'inspection', 'src/protocol/inspection.c', ' || node[i].may_have_forgotten))', '))'],
 	['judge-value-of-a-length', 'inspection', 'src/protocol/inspection.c', "one->value_len == other->value_len &&\n", "one->value_len <= other->value_len &&\n"],
+	['records-beyond-answer', 'inspect_many', 'src/protocol/inspect_many.c', 'hosts * LUA_HOST_DIGITS + bytes)', 'hosts * LUA_HOST_DIGITS)'],
 	['probe-one-step-more', 'messages', 'src/broker/script.c', 'probe->path.count == PROBE_STEPS_MAX ||', 'probe->path.count > PROBE_STEPS_MAX ||'],
 	['want-without-host', 'messages', 'src/broker/script.c', ' && *host != 0;', ';'],
 	['reply-fourth-element', 'replies', 'src/broker/script.c', '(reply->elements == 3 ||', '(reply->elements == 3 || reply->elements == 2 ||'],
