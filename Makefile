@@ -3,6 +3,9 @@
 #   make, make install      build and install
 #   make dist               the archive of the last commit for PGXN
 #   make unit               unit tests, no server needed
+#   make fuzz               hostile bytes to the readers; needs clang; see test/fuzz/README.md;
+#                           FUZZ_SECONDS=N for each target
+#   make fuzz_mutants       broken readers, each of which make fuzz must find
 #   make sim                the core in a simulated world; see test/sim/README.md
 #   make crowd              many hosts on one lock: fairness, and load on the nodes
 #   make deadlock           sessions of many hosts wait for each other
@@ -74,7 +77,7 @@ ifneq (,$(findstring PostgreSQL 15,$(shell $(PG_CONFIG) --version)))
 PG_CFLAGS += -fvisibility=hidden -D'PGDLLEXPORT=__attribute__((visibility("default")))'
 endif
 SHLIB_LINK = $(if $(filter yes,$(with_tls)),$(TLS_LIBS)) -lhiredis $(PTHREAD_LIBS)
-EXTRA_CLEAN = $(UNIT_TESTS) $(SIMULATORS) test/sim/conformance $(EXEC) $(EXEC_OBJS)
+EXTRA_CLEAN = $(UNIT_TESTS) $(FUZZERS) $(SIMULATORS) test/sim/conformance $(EXEC) $(EXEC_OBJS)
 
 # PGXS builds a library or a program, not both, so the rules of the program are below.
 EXEC = exec/redlock-exec
@@ -159,6 +162,9 @@ UNIT_CC = $(CC) -std=c99 -Wall -Wextra -Werror -g -Isrc
 CORE = core core_acquire core_debts core_renew
 CORE_FILES = $(CORE:%=src/protocol/%.c)
 
+# what src/broker/script.c needs, without a server
+SCRIPT_FILES = src/broker/script.c src/protocol/lua.c src/protocol/lua_text.c src/protocol/probe.c src/protocol/rules.c src/protocol/value.c src/protocol/waiters.c src/protocol/waiting_hosts.c src/protocol/words.c src/shared/text.c test/unit/server.c
+
 UNIT_TESTS = $(patsubst %,test/unit/%_test,core entry force_release guard hearing holder hosts inspect_many inspection joint local_names node_error node_index node_status overlap pattern permits probe release_queue rules run_note scopes script settling several standing steps url value waiters waiting_hosts wish words)
 
 test/unit/core_test: test/unit/laws.c $(CORE_FILES)
@@ -181,7 +187,7 @@ test/unit/release_queue_test: src/protocol/release_queue.c $(CORE_FILES)
 test/unit/rules_test: src/protocol/rules.c
 test/unit/scopes_test: src/protocol/scopes.c
 test/unit/run_note_test: src/protocol/run_note.c src/protocol/words.c
-test/unit/script_test: src/broker/script.c src/protocol/lua.c src/protocol/lua_text.c src/protocol/probe.c src/protocol/rules.c src/protocol/value.c src/protocol/waiters.c src/protocol/waiting_hosts.c src/protocol/words.c src/shared/text.c test/unit/server.c
+test/unit/script_test: $(SCRIPT_FILES)
 test/unit/settling_test: src/protocol/settling.c $(CORE_FILES)
 test/unit/several_test: src/protocol/several.c
 test/unit/node_error_test: src/protocol/node_error.c
@@ -195,22 +201,55 @@ test/unit/wish_test: src/protocol/wish.c
 test/unit/words_test: src/protocol/words.c
 test/unit/url_test: src/shared/url.c src/shared/text.c
 
-# Tests that are not pure need PostgreSQL's headers and libraries, and its sanitizers if any, but
+# Programs that are not pure need PostgreSQL's headers and libraries, and its sanitizers if any, but
 # no server.  Some libraries cannot be part of a position-independent program.
-test/unit/node_status_test test/unit/script_test: UNIT_FLAGS = -D_GNU_SOURCE -DUSE_ASSERT_CHECKING \
+NOT_PURE = test/unit/node_status_test test/unit/script_test test/fuzz/messages_fuzz test/fuzz/replies_fuzz
+$(NOT_PURE): SERVER_FLAGS = -D_GNU_SOURCE -DUSE_ASSERT_CHECKING \
 	-Wno-unused-parameter -Wno-sign-compare -Wno-missing-field-initializers \
 	-isystem $(includedir_server) $(filter -fsanitize% -fno-sanitize%,$(CFLAGS))
-test/unit/node_status_test test/unit/script_test: UNIT_LIBS = \
+$(NOT_PURE): SERVER_LIBS = \
 	-no-pie -L$(libdir) -L$(pkglibdir) -lpgcommon -lpgport -lhiredis
 
 $(UNIT_TESTS): %: %.c $(wildcard src/*/*.h test/unit/*.h)
 	mkdir -p $(@D)
-	$(UNIT_CC) $(UNIT_FLAGS) -o $@ $(filter %.c,$^) $(UNIT_LIBS)
+	$(UNIT_CC) $(SERVER_FLAGS) -o $@ $(filter %.c,$^) $(SERVER_LIBS)
 
 unit: $(UNIT_TESTS) test/unit/lua_text.t test/unit/next_version.t test/unit/makefile.t test/unit/dist.t
 	prove -e '' $^
 
 .PHONY: unit
+
+# Targets of libFuzzer, which only clang has.
+FUZZ_WARNINGS = -Wall -Wextra -Werror
+FUZZ_CC = clang -std=c99 $(FUZZ_WARNINGS) -g -O1 -Isrc \
+	-fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all
+FUZZ_SECONDS ?= 5
+FUZZERS = $(patsubst %,test/fuzz/%_fuzz,errors holder hosts inspect_many inspection marks messages replies run_note url value words)
+
+test/fuzz/errors_fuzz: src/protocol/node_error.c src/shared/text.c
+test/fuzz/holder_fuzz: src/shared/holder.c src/shared/text.c
+test/fuzz/hosts_fuzz: src/protocol/hosts.c src/protocol/overlap.c src/protocol/words.c $(CORE_FILES)
+test/fuzz/inspect_many_fuzz: src/protocol/inspect_many.c src/protocol/words.c $(CORE_FILES)
+test/fuzz/inspection_fuzz: src/protocol/inspection.c src/protocol/value.c $(CORE_FILES)
+test/fuzz/marks_fuzz: src/protocol/steps.c src/protocol/hosts.c src/protocol/overlap.c src/protocol/words.c $(CORE_FILES)
+test/fuzz/messages_fuzz test/fuzz/replies_fuzz: $(SCRIPT_FILES)
+test/fuzz/run_note_fuzz: src/protocol/run_note.c src/protocol/words.c
+test/fuzz/url_fuzz: src/shared/text.c src/shared/url.c
+test/fuzz/value_fuzz: src/protocol/value.c src/protocol/words.c
+test/fuzz/words_fuzz: src/protocol/words.c
+
+$(FUZZERS): %: %.c test/fuzz/fuzz.h $(wildcard src/*/*.h)
+	$(FUZZ_CC) $(SERVER_FLAGS) -o $@ $(filter %.c,$^) $(SERVER_LIBS)
+
+fuzz_programs: $(FUZZERS)
+
+fuzz: fuzz_programs
+	prove test/fuzz/fuzz.pl :: --seconds $(FUZZ_SECONDS)
+
+fuzz_mutants:
+	prove test/fuzz/mutants.pl
+
+.PHONY: fuzz fuzz_mutants fuzz_programs
 
 # Both directories have a node.h: the simulator's comes first.
 SIM_CC = $(CC) -std=c99 -Wall -Wextra -Werror -O2 -g -Itest/sim -Itest/unit -Isrc

@@ -6,6 +6,7 @@
 #   scripts/deps.sh --bench     also for bench/run
 #   scripts/deps.sh --postgres  also for scripts/build_postgres.sh
 #   scripts/deps.sh --chaos     also for test/chaos/run
+#   scripts/deps.sh --fuzz      also for make fuzz
 #
 # For Debian and Ubuntu, as root or as a user with sudo.  Installs missing packages
 # only, and does not call apt if no package is missing.  Starts no service, enables
@@ -22,14 +23,16 @@ lint=
 bench=
 postgres=
 chaos=
+fuzz=
 for option in "$@"; do
     case $option in
     --lint) lint=1 ;;
     --bench) bench=1 ;;
     --postgres) postgres=1 ;;
     --chaos) chaos=1 ;;
+    --fuzz) fuzz=1 ;;
     *)
-        echo "usage: $0 [--lint] [--bench] [--postgres] [--chaos]" >&2
+        echo "usage: $0 [--lint] [--bench] [--postgres] [--chaos] [--fuzz]" >&2
         exit 2
         ;;
     esac
@@ -108,6 +111,16 @@ have prometheus-postgres-exporter || optional+=(prometheus-postgres-exporter)
 if [ -n "$lint" ]; then
     have clang || packages+=(clang)
     have clang-format || packages+=(clang-format)
+fi
+
+# libFuzzer and the sanitizers are a package of their own in some releases
+can_fuzz()
+{
+    have clang && echo 'int LLVMFuzzerTestOneInput(void) { return 0; }' |
+        clang -x c -fsanitize=fuzzer,address,undefined -o /dev/null - >/dev/null 2>&1
+}
+if [ -n "$fuzz" ] && ! can_fuzz; then
+    packages+=(clang libclang-rt-dev)
 fi
 
 if [ -n "$bench" ]; then

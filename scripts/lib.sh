@@ -88,7 +88,7 @@ copy_sources()
     tar -C "$ROOT" -cf - --exclude=./.git --exclude='*.o' --exclude='*.bc' \
         --exclude='*.so' --exclude='*.a' --exclude=./tmp_check \
         --exclude=./results --exclude=./output_iso \
-        --exclude=./exec/redlock-exec --exclude='./test/unit/*_test' --exclude=./test/sim/sim \
+        --exclude=./exec/redlock-exec --exclude='./test/unit/*_test' --exclude='./test/fuzz/*_fuzz' --exclude=./test/sim/sim \
         --exclude=./test/sim/conformance . | tar -C "$1" -xf - --no-same-owner
 }
 
@@ -254,7 +254,7 @@ run_in_private_copy()
 
     # number of TAP files at a time, the long forms of some tests, and whether a test
     # without its programs fails
-    for name in TAP_JOBS TOKENS LOCKS COMMITS CI; do
+    for name in TAP_JOBS TOKENS LOCKS COMMITS FUZZ_SEED FUZZ_CALLS CI; do
         [ -z "${!name-}" ] || more+=("$name=${!name}")
     done
     # the copy's libraries are not in the directory for which it was built

@@ -247,7 +247,7 @@ simulator_builds_with_clang()
 
 if command -v clang-format >/dev/null; then
     check "formatting" clang-format --dry-run -Werror \
-        redlock_pg.c src/*/*.[ch] exec/*.[ch] test/unit/*.c test/unit/*.h \
+        redlock_pg.c src/*/*.[ch] exec/*.[ch] test/unit/*.c test/unit/*.h test/fuzz/*.[ch] \
         test/sim/*.c test/sim/*.h test/guest/*.c test/chaos/*.c
 else
     echo "-       formatting: no clang-format here"

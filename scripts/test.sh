@@ -8,6 +8,7 @@
 #   scripts/test.sh sim                the core in the simulator: a short campaign,
 #                                      its mutants, its node against a real one,
 #                                      and the mutants of the nodes' script
+#   scripts/test.sh fuzz               hostile bytes to the readers, for half a minute
 #   scripts/test.sh regress            pg_regress and the isolation tester, with five
 #                                      nodes and with redlock.nodes = 'local'
 #   scripts/test.sh tap [t/FILE.t ...] the TAP tests, or some of them
@@ -27,19 +28,20 @@ set -eu
 part=short
 case "${1-}" in
 '') ;;
-full | unit | sim | regress | tap | guest | chaos | bench)
+full | unit | sim | fuzz | regress | tap | guest | chaos | bench)
     part=$1
     shift
     ;;
 *)
-    echo "usage: $0 [full | unit | sim | regress | tap [t/FILE.t ...] | guest | chaos | bench]" >&2
+    echo "usage: $0 [full | unit | sim | fuzz | regress | tap [t/FILE.t ...] | guest | chaos | bench]" >&2
     exit 2
     ;;
 esac
 
 if [ -z "${REDLOCK_INNER-}" ]; then
     case $part in
-    full) "$ROOT/scripts/deps.sh" --bench --chaos ;;
+    full) "$ROOT/scripts/deps.sh" --bench --chaos --fuzz ;;
+    fuzz) "$ROOT/scripts/deps.sh" --fuzz ;;
     bench) "$ROOT/scripts/deps.sh" --bench ;;
     chaos) "$ROOT/scripts/deps.sh" --chaos ;;
     *) "$ROOT/scripts/deps.sh" ;;
@@ -126,7 +128,7 @@ run_target()
     HARNESS_VERBOSE=1 make PG_CONFIG="$PG_CONFIG" "$target" >"$log" 2>&1 || status=$?
     if count_log "$log" $status; then
         sed -n '/^Files=/p' "$log"
-        grep -a -E '^ok .*# *skip' "$log" || true
+        grep -a -E '^ok .*# *skip|^# .* executions$' "$log" || true
     else
         cat "$log"
     fi
@@ -148,6 +150,12 @@ run_sim()
     run_target mutants "simulator: broken cores that it must find"
     run_target conformance "simulator: its node does what a real one does"
     run_target script_mutants "simulator: broken scripts that conformance must find"
+}
+
+run_fuzz()
+{
+    run_target fuzz "fuzzing: hostile bytes to the readers"
+    run_target fuzz_mutants "fuzzing: broken readers that it must find"
 }
 
 # Runs the demonstration, which fails unless each step shows what it says.
@@ -388,6 +396,7 @@ else
     full)
         run_unit
         run_sim
+        run_fuzz
         run_regress
         run_tap
         run_guest
@@ -397,6 +406,7 @@ else
         ;;
     unit) run_unit ;;
     sim) run_sim ;;
+    fuzz) run_fuzz ;;
     regress) run_regress ;;
     tap) run_tap "$@" ;;
     guest) run_guest ;;

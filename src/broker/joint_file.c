@@ -89,9 +89,8 @@ joint_file_read(NodeUrls *now, NodeUrls *next)
 		return false;
 	}
 	whole = fread(&contents, sizeof(contents), 1, file) == 1 && contents.size == sizeof(contents) &&
-			EQ_CRC32C(contents.crc, crc_of(&contents)) && contents.now.count > 0 &&
-			contents.now.count <= URL_NODES_MAX && contents.next.count > 0 &&
-			contents.next.count <= URL_NODES_MAX;
+			EQ_CRC32C(contents.crc, crc_of(&contents)) && url_is_list(&contents.now) &&
+			url_is_list(&contents.next);
 	(void) FreeFile(file);
 	if (!whole)
 	{

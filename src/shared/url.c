@@ -36,6 +36,8 @@ static bool decode(const char *text, int len, char *out, size_t size);
 static bool copy(const char *text, int len, char *out, size_t size);
 static bool fail(const char *what);
 static bool same_server(const NodeUrl *a, const NodeUrl *b);
+static bool is_url(const NodeUrl *url);
+static bool is_flag(const bool *flag);
 
 const char *
 url_parse_list(const char *list, NodeUrls *urls)
@@ -386,4 +388,37 @@ static bool
 same_server(const NodeUrl *a, const NodeUrl *b)
 {
 	return a->is_unix == b->is_unix && a->port == b->port && strcmp(a->host, b->host) == 0;
+}
+
+bool
+url_is_list(const NodeUrls *urls)
+{
+	if (urls->count < 1 || urls->count > URL_NODES_MAX || !is_flag(&urls->mixed))
+		return false;
+	for (int i = 0; i < urls->count; i++)
+		if (!is_url(&urls->url[i]))
+			return false;
+	return true;
+}
+
+static bool
+is_url(const NodeUrl *url)
+{
+	return memchr(url->address, '\0', sizeof(url->address)) != NULL &&
+		   memchr(url->host, '\0', sizeof(url->host)) != NULL &&
+		   memchr(url->user, '\0', sizeof(url->user)) != NULL &&
+		   memchr(url->password, '\0', sizeof(url->password)) != NULL && is_flag(&url->is_local) &&
+		   is_flag(&url->is_unix) && is_flag(&url->tls) && url->port >= 0 && url->port <= 65535 &&
+		   url->db >= 0 && (int) url->durable >= URL_DURABLE_UNSAID &&
+		   (int) url->durable <= URL_NOT_DURABLE;
+}
+
+/* C leaves open what a bool with another byte is. */
+static bool
+is_flag(const bool *flag)
+{
+	unsigned char byte;
+
+	memcpy(&byte, flag, 1);
+	return byte <= 1;
 }

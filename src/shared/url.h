@@ -58,4 +58,10 @@ typedef struct NodeUrls
  */
 extern const char *url_parse_list(const char *list, NodeUrls *urls);
 
+/*
+ * Returns true if memory from a file can be read as a list: the list has nodes, each text ends, and
+ * each flag and number has a value of its type.
+ */
+extern bool url_is_list(const NodeUrls *urls);
+
 #endif /* REDLOCK_URL_H */

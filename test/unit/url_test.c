@@ -369,11 +369,36 @@ test_text(void)
 		   (int) i, (int) characters[i].len);
 }
 
+/* Lists from a file. */
+static void
+test_memory(void)
+{
+	static NodeUrls urls;
+	static NodeUrls damaged;
+
+	ok(!url_is_list(&urls), "empty memory is no list");
+	url_parse_list("redis://:secret@a,unix:///b?db=1", &urls);
+	ok(url_is_list(&urls), "a list is one");
+	damaged = urls;
+	damaged.count = URL_NODES_MAX + 1;
+	ok(!url_is_list(&damaged), "not with too many nodes");
+	damaged = urls;
+	memset(damaged.url[1].host, 'x', sizeof(damaged.url[1].host));
+	ok(!url_is_list(&damaged), "nor with a text without an end");
+	damaged = urls;
+	memset(&damaged.url[0].tls, 2, 1);
+	ok(!url_is_list(&damaged), "nor with a flag that is none");
+	damaged = urls;
+	damaged.url[0].port = 65536;
+	ok(!url_is_list(&damaged), "nor with a port that is none");
+}
+
 int
 main(void)
 {
 	test_lists();
 	test_limits();
+	test_memory();
 	test_text();
 	return tap_done();
 }
