@@ -90,7 +90,7 @@ static void
 publish(int call, RedisNode *node, const char *channel, size_t channel_len, const char *text,
 		size_t len, int64 now_us)
 {
-	WaitingTally *tally = &asking[call % INSPECT_PLACES].tally[node->index];
+	WaitingTally *tally = &asking[(call - WAITING_CALLS) % INSPECT_PLACES].tally[node->index];
 	const char *argv[] = {"PUBLISH", channel, text};
 	size_t argvlen[] = {7, channel_len, len};
 
@@ -122,7 +122,7 @@ waiting_on_time(int64 looked_us)
 void
 waiting_hear_node(const RedisNode *node, int call, const redisReply *reply)
 {
-	int place = call % INSPECT_PLACES;
+	int place = (call - WAITING_CALLS) % INSPECT_PLACES;
 	WaitingTally *tally = &asking[place].tally[node->index];
 	Inspected *at = &inspect_queue_answer(place)->node[node->index];
 
