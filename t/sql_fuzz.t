@@ -32,8 +32,8 @@ my %documented = map { $_ => 1 } documented_states();
 # transactions and types, in the commands that redlock_run gets below; a trigger's function as a call.
 my %others = (
 	'' => [qw(25P02 3B001 42704)],
-	'redlock_run\(' => [qw(22012 42601)],
-	'_merge\(' => [qw(39P01 42804)]);
+	'redlock_run(_all)?\(' => [qw(22012 42601)],
+	'(_merge|grants_change)\(' => [qw(39P01 42804)]);
 
 # ---- values ----
 
@@ -48,6 +48,7 @@ my %values = (
 		"repeat(U&'\\+01F512', 64)", "E'a\\nLOG:  b'", "E'\\x01'", "E'a\\x011'", "E'a\\x7f'", "U&'\\009B'", "' '",
 		"'%n%s%d'", "''';--'", "'\\'", "'*'", "'NaN'", "'infinity'", "'2026-01-01'", "'{a,b}'" ],
 	interval      => \@intervals,
+	regrole       => [ "'postgres'", "'pg_monitor'", "'0'", 4294967295, "'nobody'" ],
 	redlock_scope => [ map { "'$_'" } qw(transaction call session detached) ],
 	boolean       => [qw(true false)],
 	integer       => [ qw(0 1 1 2 3 1000 1001 -1 2147483647), "'-2147483648'" ],

@@ -130,6 +130,7 @@ static const foreign foreigners[] = {
 	{NULL, HEX HEX ":000000008:00000000000000001 permits=3 a", 0, 0},
 };
 
+#define FOREIGN_LONG 2 /* longer than a reply shows */
 #define FOREIGNERS ((int) (sizeof(foreigners) / sizeof(foreigners[0])))
 
 static const char marker_key[] = LUA_MARKER;
@@ -739,7 +740,12 @@ random_meddling(void)
 			if (permits > 0 && dice(4) == 0)
 				put_foreign(FOREIGNERS - PERMITS + permits - 1);
 			else
-				put_foreign(dice(3) == 0 ? 0 : (int) dice((uint32_t) FOREIGNERS));
+			{
+				bool plain = dice(3) == 0;
+				int number = plain ? 0 : (int) dice((uint32_t) FOREIGNERS);
+
+				put_foreign(!plain && number == 0 ? FOREIGN_LONG : number);
+			}
 			break;
 	}
 	compare_after("meddling");
