@@ -192,6 +192,8 @@ SET session_replication_role = replica;
 DELETE FROM redlock_grants;
 UPDATE redlock_grants SET pattern = '%';
 INSERT INTO redlock_grants VALUES ('regress_redlock_a', '%', 'regress_redlock_a'::regrole);
+SELECT redlock_revoke('regress_redlock_a', 'c/%');
+SELECT redlock_grant('regress_redlock_a', '%');
 RESET session_replication_role;
 SELECT role, pattern FROM redlock_grants ORDER BY pattern;
 TRUNCATE redlock_grants;

@@ -137,6 +137,16 @@ $there->quit;
 $standby->stop;
 $admin->query('REVOKE group_of_many FROM tenant');
 
+# ---- a role is dropped while its session lives ----
+
+$admin->query("CREATE ROLE brief; SELECT redlock_grant('brief', 'own/%')");
+my $brief = session_as('brief');
+is($brief->query($try), 't', 'a role with a grant');
+$admin->query('DROP ROLE brief');
+is_denied($brief, $try, 'its session has no grant after the role was dropped');
+undef $brief;
+$admin->query('DELETE FROM redlock_grants WHERE role = $$brief$$');
+
 # ---- the extension is dropped and created ----
 
 $admin->query("SELECT redlock_grant('tenant', 'own/%')");

@@ -420,9 +420,11 @@ def write_report(path, machine, found):
     with open(machine) as f:
         head = f.read()
     with open(path, "w") as out:
-        out.write("# Lost updates\n\nWritten by `bench/losses/run`. Updates that were lost of 1,000 tries that met the fault; "
-                  "in brackets Wilson's interval of 95 %, as if all tries of a round were independent; then the updates "
-                  "of 1,000, of both hosts, that were refused.\n\n![lost updates](losses.svg)\n\n")
+        rounds = max(row["round"] for row in found)
+        out.write("# Lost updates\n\nWritten by `bench/losses/run`. Lost updates for 1,000 tries. Each cell has "
+                  f"{rounds * PAIRS} tries: {rounds} rounds of {PAIRS} at a time. In brackets Wilson's interval of 95 %, as "
+                  "if all tries were independent; the tries of a round share one fault, so the true interval is wider. "
+                  "Then the refused updates, for 1,000 updates of both hosts.\n\n![lost updates](losses.svg)\n\n")
         out.write(head + "\n")
         out.write("| | " + " | ".join(FAULTS.values()) + " |\n|---|" + "---|" * len(FAULTS) + "\n")
         for way, label in WAYS.items():

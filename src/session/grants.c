@@ -82,10 +82,12 @@ grants_check(const LockName *names, int count)
 {
 	const List *patterns;
 
-	if (!redlock_restrict || superuser())
+	if (!redlock_restrict)
 		return;
 	watch();
 	AcceptInvalidationMessages(); /* of a revoke that another session has committed */
+	if (superuser())
+		return;
 	patterns = patterns_of(GetUserId());
 	for (int i = 0; i < count; i++)
 		if (!may_lock(patterns, &names[i]))
@@ -106,7 +108,8 @@ may_lock(const List *patterns, const LockName *name)
 static void
 fail_denied(const LockName *name, const List *patterns)
 {
-	const char *role = encoding_of_name(GetUserNameFromId(GetUserId(), false));
+	const char *known = GetUserNameFromId(GetUserId(), true);
+	const char *role = known != NULL ? encoding_of_name(known) : psprintf("%u", GetUserId());
 	char *pattern = palloc(2 * name->utf8_len + 1);
 
 	pattern_of_name(pattern, name->utf8);
@@ -199,7 +202,9 @@ read_patterns(RolePatterns *read)
 		Datum value = heap_getattr(row, GRANTS_PATTERN, desc, &no_pattern);
 		char *pattern;
 
-		if (no_role || no_pattern || !has_privs_of_role(read->role, role))
+		/* a role without a row in pg_authid was dropped while its session lives */
+		if (no_role || no_pattern || !has_privs_of_role(read->role, role) ||
+			!SearchSysCacheExists1(AUTHOID, ObjectIdGetDatum(role)))
 			continue;
 		pattern = TextDatumGetCString(value);
 		read->patterns =

@@ -88,6 +88,11 @@ redlock_revoke(PG_FUNCTION_ARGS)
 static void
 check_arguments(FunctionCallInfo fcinfo)
 {
+	/* the trigger keeps the rows of replication out, and so the rows of this session */
+	if (SessionReplicationRole == SESSION_REPLICATION_ROLE_REPLICA)
+		ereport(ERROR, (errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+						errmsg("grants can't be changed with session_replication_role = replica"),
+						errhint("Run RESET session_replication_role, then repeat the call.")));
 	if (PG_ARGISNULL(0))
 		ereport(ERROR, (errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
 						errmsg("the role of a grant must not be null")));

@@ -31,7 +31,7 @@ my ($from, $to)    = $lines =~ m{^(\d+)-(\d+)$};
 my ($wanted)       = @ARGV;
 
 # Seed and number of sequences of each run.  A mutant survives if it survives all runs.
-my @runs = ([ 20240607, 400 ], [ 99, 800 ]);
+my @runs = ([ 20240607, 400 ], [ 99, 800 ], [ 7, 2400 ], [ 8, 4800 ]);
 
 # A run that takes longer has no verdict.
 my $seconds = 300;
