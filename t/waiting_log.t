@@ -1,8 +1,8 @@
 # Lines in the server log about long waits, with log_lock_waits.
 #
 # Protects from: a wait without its lines, or with the line of another lock; a line that names no
-# holder; more than one line for a wait; lines although log_lock_waits is off; a line "acquired"
-# after a wait in vain.
+# holder, or blames nodes that nobody asked; more than one line for a wait; lines although
+# log_lock_waits is off; a line "acquired" after a wait in vain.
 
 use strict;
 use warnings;
@@ -120,6 +120,12 @@ becomes($on_b, 'silent', [qr/^still waiting for: No usable answer from: 127\.0\.
 $_->resume foreach @nodes[ 0, 1 ];
 is($on_b->result->{out}, 't', 'the session gets the lock');
 is((lines($on_b, 'silent'))[1], 'acquired', 'the wait for the nodes has its line');
+
+kill 'STOP', broker_pid($host_b);
+$on_b->send("SELECT redlock_acquire('unasked', wait => '10 min') > 0");
+becomes($on_b, 'unasked', [qr/^still waiting for: The broker has not asked the nodes yet\.$/], 'a stopped broker: no node is blamed');
+kill 'CONT', broker_pid($host_b);
+is($on_b->result->{out}, 't', 'the session gets the lock');
 
 # The queue of this server: PostgreSQL's own lines.
 $also_b->query("SELECT redlock_acquire('local', scope => 'session')");

@@ -256,8 +256,7 @@ holder_text(const LockRequest *request, int index)
 						   : "The nodes did not name the holder.";
 }
 
-/* A session that waits for a permit asks the nodes again and again: their short silence is no
- * reason. */
+/* A session with permits asks the nodes again and again: a short silence of nodes is no reason. */
 char *
 request_wait_text(const LockRequest *request, int index)
 {

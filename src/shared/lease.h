@@ -483,7 +483,7 @@ extern uint32 lease_asks(Lease *lease);
 extern bool lease_held_by_head(Lease *lease, char *text, size_t size);
 extern const char *lease_cycle_text(Lease *lease); /* of a deadlock */
 
-/* The nodes that the last round lacked, each with the reason; palloc'd. */
+/* The nodes that the last round lacked, each with the reason; none before a round.  palloc'd. */
 extern char *lease_missing_nodes(Lease *lease);
 
 /* A session waits for the broker to ask the nodes. */

@@ -161,8 +161,10 @@ lease_held_by_head(Lease *lease, char *text, size_t size)
 char *
 lease_missing_nodes(Lease *lease)
 {
+	uint32 silent = pg_atomic_read_u32(&lease->silent_nodes);
+
 	return node_status_explain(0, pg_atomic_read_u32(&lease->denying_nodes),
-							   pg_atomic_read_u32(&lease->silent_nodes));
+							   silent == LEASE_NOT_ASKED ? 0 : silent);
 }
 
 /*
