@@ -9,6 +9,7 @@
 use strict;
 use warnings;
 
+use File::Basename;
 use PostgreSQL::Test::Utils;
 use RedlockTest;
 use Test::More;
@@ -228,6 +229,18 @@ started();
 	$host->poll_query_until('postgres', 'SELECT count(*) = 3 FROM redlock_nodes WHERE state = \'ready\'');
 	is($host->safe_psql('postgres', $counts), '0|0|', 'a crash of a session ends the statistics');
 }
+
+# ---- a file that can't be removed ----
+
+stop_with_file();
+chmod 0500, dirname($file);
+$host->start;
+is($host->safe_psql('postgres', $counts), '0|0|', 'a file that stays is not used');
+like(slurp_file($host->logfile), qr/is not used\n.*DETAIL:  The file can't be removed\./, 'the log has the reason');
+$host->stop('immediate');
+chmod 0700, dirname($file);
+unlink $file;
+started();
 
 # ---- a standby ----
 

@@ -215,7 +215,9 @@ read_file(void)
 	}
 	if (file != NULL)
 		(void) FreeFile(file);
-	(void) durable_unlink(STATS_FILE, LOG);
+	/* a file that stays would come back after a crash */
+	if (durable_unlink(STATS_FILE, LOG) != 0 && fault == NULL)
+		fault = "The file can't be removed.";
 	if (fault == NULL)
 		restore(contents);
 	else
