@@ -114,7 +114,7 @@ SELECT node, e.class, e.total
                        ('other', s.other_errors)) AS e (class, total)
  WHERE n.list <> 'leaving';
 
--- The list changes: a lock leaves it when 20 other locks have waited longer.
+-- A lock leaves the list when 20 other locks have waited longer.
 --
 -- query redlock_resources 15: The 20 locks of this server with the longest waits since the last reset
 -- label resource: Name of the lock; a lock with permits has one series

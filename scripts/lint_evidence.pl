@@ -97,7 +97,7 @@ sub check_claims
 	}
 }
 
-# Each configuration has its row, with its purpose and the result that model/run expects.
+# Compares the table of configurations with the purpose and the expected result in each file.
 sub check_results
 {
 	my ($text) = @_;

@@ -26,7 +26,7 @@ CALL redlock_run_all(ARRAY['d', 'e'], 'INSERT INTO work SELECT 3, ttl FROM redlo
 CALL redlock_run_all(resources => '{d2,e2}', command => 'DELETE FROM work', wait => NULL, ttl => NULL, hold_at_least => NULL, hold_at_most => NULL, keep_idle => '0', fence => false, record => false, mode => 'shared');
 SELECT count(*) FROM work;
 
--- one is not free: the others are not held, and the notice names the lock that is not free
+-- one lock is taken: the call holds no other lock, and the notice names the taken lock
 SELECT redlock_acquire('b', scope => 'detached', hold_at_most => '1 min') AS token \gset
 \set VERBOSITY terse
 CALL redlock_run_all(ARRAY['a', 'b', 'c'], 'INSERT INTO work VALUES (4)');

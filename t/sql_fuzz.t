@@ -67,7 +67,7 @@ my %named = (
 	command_timeout => ["'1 s'"],
 );
 my @of_settings = ("''", 0, 1, -1, 2147483647, "'1 ms'", "'1 s'", "'1000 d'", "'NaN'", "'on'", "'warn'", "'cancel'", "'session, call'", "E'a\\n'", 'DEFAULT', 'DEFAULT');
-# of types that no parameter has: such a function does not exist
+# no function has a parameter of these types
 my @foreign = ("'NaN'::float8", "'infinity'::date", "'-infinity'::timestamptz", "'{}'::jsonb", "B'101'", "ROW(1, 2)", "'NaN'::numeric", "'{1,NULL}'::int[]");
 
 sub one_of { return $_[ int(rand(@_)) ]; }

@@ -1,5 +1,5 @@
 -- inspect_many.lua
---		The script that reads what a node keeps of many locks, for lists.  It writes nothing.
+--		Reads the keys of many locks at a node, for lists.  It writes nothing.
 --
 -- See redlock.lua for how the script becomes C, and for what a node keeps.
 --

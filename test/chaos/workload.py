@@ -260,7 +260,7 @@ class Worker(threading.Thread):
     def transaction(self, resource):
         tries = self.draw.random() < 0.2
         thinks = self.draw.random() < 0.06
-        # half of these sessions lose the lease, and other sessions get the lock
+        # every second session loses the lease, and another session gets the lock
         hold_terms = {"ttl": 700, "hold_at_most": 500} if thinks and self.draw.random() < 0.5 else self.hold_terms()
         terms = ({"limit": "none", "limit_ms": 0} if tries else self.terms()) | hold_terms
         savepoint = self.draw.random() < 0.1

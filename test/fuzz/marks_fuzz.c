@@ -36,7 +36,7 @@ read_mark(StepMark *mark, const char *text, size_t len)
 	must(!steps_read_mark(&again, written, written_len - 1));
 }
 
-/* Decides as a host that has read one mark at some nodes, and a second mark at others. */
+/* The host has read one mark at some nodes, and a second mark at other nodes. */
 static void
 decide(Bytes *bytes, const StepMark *one, const StepMark *other)
 {
