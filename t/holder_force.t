@@ -135,6 +135,16 @@ is($result->{state}, '08006', 'two are too few');
 $nodes[$_]->resume foreach 2 .. 4;
 wait_nodes_ready($_, 5) foreach $host_a, $host_b;
 
+# keys of others beside the holder's
+$on_a->query("SELECT redlock_acquire('beside', scope => 'session')");
+$nodes[0]->cli('SET', 'redlock:beside', 'a plain client');
+like(force('beside'), qr/^cluster="a"/, 'the holder at a quorum is named');
+is(key_count('redlock:beside', @nodes), 1, 'only the keys of the holder are deleted');
+wait_until(sub { states($host_a, 'beside') eq 'lost' }, 'and the holder loses the lease');
+$on_a->query("SELECT redlock_release('beside')");
+is(force('beside'), 'a plain client', 'a key at one node, where no quorum shows a holder,');
+is(key_count('redlock:beside', @nodes), 0, '... is deleted');
+
 # a user that may not delete
 $on_a->query("SELECT redlock_acquire('stays', scope => 'session')");
 $_->cli('ACL', 'SETUSER', 'default', '-del') foreach @nodes[ 0 .. 2 ];

@@ -8,14 +8,25 @@
 
 #include "protocol/value.h"
 
+/* The counter of a node around a round. */
+typedef struct Counter
+{
+	int64_t before; /* at most this number, while the former holder could have the key */
+	int64_t after;
+} Counter;
+
+static void take_holder(ForceRelease *force, core_lists lists, const Inspected *node);
+static core_mask nodes_with(const ForceRelease *force, core_lists lists, const Inspected *node,
+							const Inspected *request);
 static ForceVerdict judge(ForceRelease *force, core_lists lists, const Inspected *node);
-static core_mask nodes_up_to(const Inspected *node, core_mask among, int64_t most_before,
-							 bool raised);
+static bool read_counter(const ForceRelease *force, const Inspected *at, Counter *counter);
+static core_mask nodes_up_to(const Counter *counter, core_mask among, int64_t most);
+static core_mask nodes_above(const Counter *counter, core_mask among, int64_t most);
 
 void
-force_begin(ForceRelease *force, core_lists lists, const Inspected *node, int64_t wall_clock_us)
+force_begin(ForceRelease *force, core_lists lists, const Inspected *node, bool of_permit,
+			int64_t wall_clock_us)
 {
-	core_mask members = lists.now | lists.next;
 	int64_t most = 0;
 	bool ours = false;
 
@@ -23,90 +34,150 @@ force_begin(ForceRelease *force, core_lists lists, const Inspected *node, int64_
 	{
 		Value value;
 
-		if (!(members & CORE_BIT(i)))
+		if (!((lists.now | lists.next) & CORE_BIT(i)))
 			continue;
 		if (node[i].counter > most)
 			most = node[i].counter;
-		value_read(&value, node[i].value, node[i].value_len);
+		value_read(&value, node[i].value, (size_t) node[i].value_len);
 		ours = ours || (node[i].kind == INSPECTED_STRING && value.ours);
 	}
 	memset(force, 0, sizeof(*force));
 	force->round = 1;
+	force->of_permit = of_permit;
 	force->least = most > 0 ? most + 1 : ours ? wall_clock_us : 0;
+	take_holder(force, lists, node);
 }
 
-/* Later rounds delete the former holder's key only: a later holder may have come. */
+/*
+ * Finds the holder that a quorum of nodes shows, and the value to be deleted from now on.  The
+ * script spares a lock with permits, and each node has the value of another permit.
+ */
+static void
+take_holder(ForceRelease *force, core_lists lists, const Inspected *node)
+{
+	Value value;
+
+	for (int i = 0; i < CORE_NODES_MAX && !force->holder_known; i++)
+	{
+		if (!core_has_quorum(lists, nodes_with(force, lists, node, &node[i])))
+			continue;
+		value_read(&value, node[i].value, (size_t) node[i].value_len);
+		force->holder_known = true;
+		force->permits = value.permits > 0 && !force->of_permit;
+		if (!force->permits)
+		{
+			force->value_len = node[i].value_len;
+			memcpy(force->value, node[i].value, (size_t) node[i].value_len);
+		}
+	}
+}
+
+/* The nodes of the lists that have the key of a request. */
+static core_mask
+nodes_with(const ForceRelease *force, core_lists lists, const Inspected *node,
+		   const Inspected *request)
+{
+	core_mask nodes = 0;
+
+	for (int i = 0; i < CORE_NODES_MAX; i++)
+		if (((lists.now | lists.next) & CORE_BIT(i)) && node[i].kind == INSPECTED_STRING &&
+			inspection_is_same(request, &node[i], force->of_permit))
+			nodes |= CORE_BIT(i);
+	return nodes;
+}
+
 ForceVerdict
 force_judge(ForceRelease *force, core_lists lists, const Inspected *node)
 {
 	ForceVerdict verdict = judge(force, lists, node);
-	Inspection before;
 
 	if (verdict != FORCE_AGAIN)
 		return verdict;
-	inspection_judge(&before, lists, node);
-	if (force->round == 1 && before.witness >= 0 && node[before.witness].kind == INSPECTED_STRING)
-	{
-		force->value_len = node[before.witness].value_len;
-		memcpy(force->value, node[before.witness].value, (size_t) force->value_len);
-	}
+	if (!force->holder_known && force->round == 1)
+		take_holder(force, lists, node);
 	if (force->value_len == 0)
 		force->value[force->value_len++] = '-'; /* equals no value of ours */
 	return ++force->round <= FORCE_ROUNDS_MAX ? FORCE_AGAIN : FORCE_FAILED;
 }
 
-/*
- * A node with possible loss of data does not count: the bound may be lost, too.  A node with
- * another request's key counts: the node refuses the former holder while the key is there, and a
- * grant has raised the counter.
- */
 static ForceVerdict
 judge(ForceRelease *force, core_lists lists, const Inspected *node)
 {
-	core_mask forced = 0;
-	core_mask refusing = 0;
+	Counter counter[CORE_NODES_MAX];
+	core_mask counted = 0;
 	int64_t least = INT64_MAX; /* largest counter that a majority has now, if no node lies */
 
 	for (int i = 0; i < CORE_NODES_MAX; i++)
-	{
-		if (!((lists.now | lists.next) & CORE_BIT(i)) || node[i].kind <= INSPECTED_ERROR ||
-			node[i].may_have_forgotten)
-			continue;
-		*(node[i].forced ? &forced : &refusing) |= CORE_BIT(i);
-	}
-	if (!core_has_quorum(lists, forced | refusing))
+		if (((lists.now | lists.next) & CORE_BIT(i)) && read_counter(force, &node[i], &counter[i]))
+			counted |= CORE_BIT(i);
+	if (!core_has_quorum(lists, counted))
 		return FORCE_FAILED;
-	if (core_has_quorum(lists, refusing))
-		return FORCE_DONE;
 	for (int i = 0; i < CORE_NODES_MAX; i++)
 	{
-		int64_t most_before = node[i].counter;
-		int64_t now = most_before + 1 > force->least ? most_before + 1 : force->least;
-
-		if (!(forced & CORE_BIT(i)))
+		if (!(counted & CORE_BIT(i)))
 			continue;
-		if (core_has_quorum(lists, refusing | nodes_up_to(node, forced, most_before, true)))
+		if (core_has_quorum(lists, nodes_above(counter, counted, counter[i].before)))
 			return FORCE_DONE;
-		if (core_has_quorum(lists, refusing | nodes_up_to(node, forced, most_before, false)) &&
-			least > now)
-			least = now;
+		if (counter[i].after < least &&
+			core_has_quorum(lists, nodes_up_to(counter, counted, counter[i].after)))
+			least = counter[i].after;
 	}
 	force->least = least + 1;
 	return FORCE_AGAIN;
 }
 
 /*
- * Returns the nodes of `among` whose former counter was at most `most_before`.  raised: only those
- * whose counter is now above; without any former counter nothing is to be raised.
+ * Does a node count?  A node with possible loss of data does not: the bound may be lost, too.
+ *
+ * Another request's key remains.  It may be the former holder's, created again by a renewal,
+ * unless the value to be deleted is the former holder's.  A grant or an attempt raised the counter
+ * when it created the key, and found no key of the former holder.  A plain client raises nothing.
  */
+static bool
+read_counter(const ForceRelease *force, const Inspected *at, Counter *counter)
+{
+	Value value;
+
+	*counter = (Counter){.before = at->counter, .after = at->after};
+	if (at->kind <= INSPECTED_ERROR || at->may_have_forgotten)
+		return false;
+	if (at->forced)
+		return true;
+	value_read(&value, at->value, (size_t) at->value_len);
+	if (!force->holder_known || at->kind != INSPECTED_STRING || !value.ours)
+		return false;
+	if (value.permits > 0 && !force->of_permit)
+	{
+		/* sessions have permits, and nobody has the lock itself */
+		*counter = (Counter){0};
+		return force->permits;
+	}
+	*counter = (Counter){.before = at->counter - 1, .after = at->counter};
+	return at->counter > 0;
+}
+
+/* The nodes of `among` whose counter was at most `most`, and is above now. */
 static core_mask
-nodes_up_to(const Inspected *node, core_mask among, int64_t most_before, bool raised)
+nodes_above(const Counter *counter, core_mask among, int64_t most)
+{
+	core_mask nodes = 0;
+
+	/* without any former counter nothing is to be raised */
+	for (int i = 0; i < CORE_NODES_MAX; i++)
+		if ((among & CORE_BIT(i)) && counter[i].before <= most &&
+			(most == 0 || counter[i].after > most))
+			nodes |= CORE_BIT(i);
+	return nodes;
+}
+
+/* The nodes of `among` whose counter is at most `most` now. */
+static core_mask
+nodes_up_to(const Counter *counter, core_mask among, int64_t most)
 {
 	core_mask nodes = 0;
 
 	for (int i = 0; i < CORE_NODES_MAX; i++)
-		if ((among & CORE_BIT(i)) && node[i].counter <= most_before &&
-			(!raised || most_before == 0 || node[i].after > most_before))
+		if ((among & CORE_BIT(i)) && counter[i].after <= most)
 			nodes |= CORE_BIT(i);
 	return nodes;
 }

@@ -8,8 +8,10 @@
  * bound.  But a bound rests on a majority of counters, and this majority shares a node with each
  * other majority.  So a round of deletions suffices if each node of some majority now has a counter
  * above all counters that the nodes of this majority had before.  Nodes outside of this majority
- * need not agree: a node may lie.  Otherwise another round raises the counters higher: it leaves
- * the keys of later holders alone.
+ * need not agree: a node may lie.  Otherwise another round raises the counters higher.
+ *
+ * Only the key of the holder is deleted, of any attempt, if a quorum shows one holder: a command
+ * may be late, and another holder may have come.  Otherwise the first round deletes each key.
  *
  * Pure.
  */
@@ -25,8 +27,11 @@
 typedef struct ForceRelease
 {
 	int round;
-	int64_t least; /* the least new counter; 0: the counters stay */
-	int value_len; /* 0: any value is to be deleted */
+	bool of_permit;    /* the key of a permit */
+	bool holder_known; /* a quorum has shown one holder, at the look or in the first round */
+	bool permits;      /* these were holders of permits */
+	int64_t least;     /* the least new counter; 0: the counters stay */
+	int value_len;     /* 0: any value is to be deleted */
 	char value[LUA_HELD_MAX];
 } ForceRelease;
 
@@ -42,7 +47,7 @@ typedef enum ForceVerdict
  * place, as for a grant.
  */
 extern void force_begin(ForceRelease *force, core_lists lists, const Inspected *node,
-						int64_t wall_clock_us);
+						bool of_permit, int64_t wall_clock_us);
 
 /* Judges a round; node[i].after tells the node's new counter.  FORCE_AGAIN: prepares the next. */
 extern ForceVerdict force_judge(ForceRelease *force, core_lists lists, const Inspected *node);

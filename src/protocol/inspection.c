@@ -9,7 +9,6 @@
 #include "protocol/value.h"
 
 static bool has_key(const Inspected *at);
-static bool is_same(const Inspected *one, const Inspected *other);
 static core_mask nodes_like(const Inspected *node, int i, core_mask among);
 static int count_of(core_mask nodes);
 static void judge_group(Inspection *inspection, core_lists lists, const Inspected *node,
@@ -53,24 +52,20 @@ has_key(const Inspected *at)
 	return at->kind == INSPECTED_STRING || at->kind == INSPECTED_OTHER;
 }
 
-/*
- * Do two nodes with a key tell of one lock?  All attempts of a request are one, a kept key is its
- * request's, and readers or holders of permits exclude nobody of their kind.
- */
-static bool
-is_same(const Inspected *one, const Inspected *other)
+bool
+inspection_is_same(const Inspected *one, const Inspected *other, bool of_permit)
 {
 	Value value, other_value;
 
-	if (one->kind != other->kind)
+	if (!has_key(one) || one->kind != other->kind)
 		return false;
-	value_read(&value, one->value, one->value_len);
-	value_read(&other_value, other->value, other->value_len);
+	value_read(&value, one->value, (size_t) one->value_len);
+	value_read(&other_value, other->value, (size_t) other->value_len);
 	if (one->kind == INSPECTED_OTHER || !value.ours || !other_value.ours)
 		return one->value_len == other->value_len &&
-			   memcmp(one->value, other->value, one->value_len) == 0;
+			   memcmp(one->value, other->value, (size_t) one->value_len) == 0;
 	return (value.shared && other_value.shared) ||
-		   (value.permits > 0 && value.permits == other_value.permits) ||
+		   (!of_permit && value.permits > 0 && value.permits == other_value.permits) ||
 		   memcmp(one->value, other->value, VALUE_REQUEST) == 0;
 }
 
@@ -105,7 +100,7 @@ nodes_like(const Inspected *node, int i, core_mask among)
 	if (!(among & CORE_BIT(i)) || !has_key(&node[i]))
 		return 0;
 	for (int j = 0; j < CORE_NODES_MAX; j++)
-		if ((among & CORE_BIT(j)) && has_key(&node[j]) && is_same(&node[i], &node[j]))
+		if ((among & CORE_BIT(j)) && inspection_is_same(&node[i], &node[j], false))
 			same |= CORE_BIT(j);
 	return same;
 }

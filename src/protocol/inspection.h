@@ -72,6 +72,13 @@ typedef struct Inspection
  */
 extern void inspection_judge(Inspection *inspection, core_lists lists, const Inspected *node);
 
+/*
+ * Do two nodes have a key of one lock?  All attempts of a request are one, a kept key is its
+ * request's, and readers or holders of permits exclude nobody of their kind.  of_permit: the key
+ * is one permit's.
+ */
+extern bool inspection_is_same(const Inspected *one, const Inspected *other, bool of_permit);
+
 /* The most hosts that inspection_hosts returns. */
 #define INSPECTION_HOSTS_MAX (CORE_NODES_MAX + LUA_READERS_ASKED)
 

@@ -50,7 +50,7 @@ force_key(const LockName *name, int permit, InspectAnswer *answer)
 	inspect_set_key(&question, name, permit);
 	if (permit != 0)
 		inspect_key(name, &question, answer);
-	force_begin(&force, answer->lists, answer->node, redlock_wall_clock_us());
+	force_begin(&force, answer->lists, answer->node, permit != 0, redlock_wall_clock_us());
 	question.kind = INSPECT_FORCE;
 	do
 	{
@@ -69,10 +69,18 @@ fail(const LockName *name, const InspectAnswer *answer)
 {
 	char *text = inspect_faults(answer);
 
+	if (text[0] != '\0')
+		ereport(
+			ERROR,
+			(errcode(ERRCODE_CONNECTION_FAILURE),
+			 errmsg("redlock \"%s\" is not released at a quorum of nodes", name->name),
+			 errdetail("The key may remain at: %s.", text),
+			 errhint("Call redlock_force_release again when these nodes answer. The other nodes "
+					 "have deleted the holder's key.")));
 	ereport(ERROR,
 			(errcode(ERRCODE_CONNECTION_FAILURE),
 			 errmsg("redlock \"%s\" is not released at a quorum of nodes", name->name),
-			 text[0] != '\0' ? errdetail("The key may remain at: %s.", text) : 0,
-			 errhint("Call redlock_force_release again when these nodes answer. What the other "
-					 "nodes kept of the lock is deleted.")));
+			 errdetail("Sessions acquired or renewed the lock during the call."),
+			 errhint("Call redlock_holder, and redlock_force_release again if this holder is to "
+					 "lose the lock.")));
 }

@@ -10,10 +10,13 @@
  * granted before the last look at the lock:
  *
  * - A majority of the nodes has executed the command.
+ * - Where a majority showed a holder at the look, no other request's key is
+ *   deleted, not even by late commands.
  * - No majority renews the lease any more, also by late commands.
  * - Later grants have tokens above all tokens of the lease.
- * - Where nothing delays a message (plan.prompt): each forced release is
- *   complete, and the holder loses the lease within HEARS_US.
+ * - Where nothing delays a message (plan.prompt): each forced release of a
+ *   lock that is held is complete, and the holder loses the lease within
+ *   HEARS_US.
  */
 #include "force.h"
 
@@ -48,6 +51,7 @@ typedef struct order
 	uint32_t epoch; /* of the connection */
 	int resource;
 	bool looks;
+	uint32_t secret; /* as `shown` below, when the command was sent */
 	ForceRelease what;
 	Inspected answer;
 } order;
@@ -62,6 +66,8 @@ static struct force
 	int64_t broker_began_us;
 	bool looks; /* the first question only looks */
 	int64_t looked_us;
+	bool free;      /* no majority had one lock at the look */
+	uint32_t shown; /* the request whose keys a majority had; 0: none, or readers */
 	core_lists lists;
 	core_mask waiting;  /* nodes that owe an answer */
 	core_mask executed; /* nodes that have executed the last question */
@@ -94,7 +100,8 @@ static void ask(struct force *force);
 static bool send_order(const struct force *force, int node);
 static int64_t way_us(void);
 static void execute(order *order);
-static void take(int server, const node_data *before);
+static void take(const order *order, const node_data *before);
+static uint32_t shown_at_look(const struct force *force);
 static void end_if_done(struct force *force);
 static void tell_holders(const struct force *force);
 static void end(struct force *force, ForceVerdict verdict);
@@ -193,6 +200,7 @@ send_order(const struct force *force, int n)
 							.epoch = wire_at(h, n)->epoch,
 							.resource = force->resource,
 							.looks = force->looks,
+							.secret = force->shown,
 							.what = force->release};
 		later(at_us + way_us(), EVENT_FORCE, h, n, 0, (uint32_t) i);
 		return true;
@@ -271,15 +279,22 @@ execute(order *order)
 		 order->answer.forced ? "done" : "another key is there");
 	debt_forced(order->server, order->resource);
 	if (order->answer.forced && local_has_key(&before))
-		take(order->server, &before);
+		take(order, &before);
 	if (force->used && force->number == order->number)
 		force->executed |= CORE_BIT(order->node);
 }
 
 /* Notes the requests whose keys were deleted. */
 static void
-take(int server, const node_data *before)
+take(const order *order, const node_data *before)
 {
+	int server = order->server;
+
+	check_demand(FORCED,
+				 order->secret == 0 || before->shared ||
+					 node_number(before->secret) == order->secret,
+				 "host %c deletes the key of request %u, and looked at request %u",
+				 HOST_NAME(order->host), node_number(before->secret), order->secret);
 	fault_plain_forced(node_number(before->secret));
 	requests[node_number(before->secret)].taken |= CORE_BIT(server);
 	for (int i = 0; before->shared && i < before->readers; i++)
@@ -323,13 +338,17 @@ static void
 end_if_done(struct force *force)
 {
 	ForceVerdict verdict;
+	Inspection inspection;
 
 	if (force->waiting != 0)
 		return;
 	if (force->looks)
 	{
 		force->looks = false;
-		force_begin(&force->release, force->lists, force->node, host_wall_us(force->host));
+		inspection_judge(&inspection, force->lists, force->node);
+		force->free = inspection.state != INSPECTION_HELD && inspection.state != INSPECTION_KEPT;
+		force->shown = shown_at_look(force);
+		force_begin(&force->release, force->lists, force->node, false, host_wall_us(force->host));
 		ask(force);
 		return;
 	}
@@ -343,6 +362,29 @@ end_if_done(struct force *force)
 	}
 	else
 		end(force, verdict);
+}
+
+/* The request that a majority shows; readers and plain clients count as none. */
+static uint32_t
+shown_at_look(const struct force *force)
+{
+	for (int n = 0; n < w.plan.places; n++)
+	{
+		core_mask same = 0;
+		unsigned secret;
+
+		if (force->node[n].kind != INSPECTED_STRING ||
+			sscanf(force->node[n].value, "%32x:", &secret) != 1)
+			continue;
+		for (int other = 0; other < w.plan.places; other++)
+			if (force->node[other].kind == INSPECTED_STRING &&
+				strncmp(force->node[other].value, force->node[n].value, 33) == 0 &&
+				force->node[other].value[59] != LUA_SHARED[0])
+				same |= CORE_BIT(other);
+		if (core_has_quorum(force->lists, same))
+			return secret;
+	}
+	return 0;
 }
 
 static void
@@ -368,7 +410,7 @@ end(struct force *force, ForceVerdict verdict)
 		 verdict == FORCE_DONE ? "" : "not ");
 	if (w.calm)
 		return;
-	check_demand(FORCED, verdict == FORCE_DONE || !w.plan.prompt,
+	check_demand(FORCED, verdict == FORCE_DONE || !w.plan.prompt || force->free,
 				 "host %c can't release lock %d by force, though all nodes are well", HOST_NAME(h),
 				 force->resource + 1);
 	if (verdict != FORCE_DONE)
