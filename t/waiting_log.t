@@ -2,7 +2,8 @@
 #
 # Protects from: a wait without its lines, or with the line of another lock; a line that names no
 # holder, or blames nodes that nobody asked; more than one line for a wait; lines although
-# log_lock_waits is off; a line "acquired" after a wait in vain.
+# log_lock_waits is off; a line "acquired" after a wait in vain; a wait
+# without its end where another wait follows.
 
 use strict;
 use warnings;
@@ -74,6 +75,19 @@ $on_a->query('SELECT redlock_release_all()');
 is($_->result->{out}, 't', 'the session gets the lock') foreach $on_b, $also_b;
 is(scalar(lines($on_b, 'quiet')), 0, 'with log_lock_waits off a session writes no line');
 $on_b->query('SELECT redlock_release_all(); RESET log_lock_waits');
+
+# ---- several locks: one wait after the other ----
+
+$on_a->query("SELECT redlock_acquire('one', scope => 'session'), redlock_acquire('two', scope => 'session')");
+$on_b->send("SELECT cardinality(redlock_acquire_all(ARRAY['one', 'two'], scope => 'session')) = 2");
+becomes($on_b, 'one', [$by_a], 'a wait for the first of two');
+$on_a->query("SELECT redlock_release('one')");
+becomes($on_b, 'two', [$by_a], 'then a wait for the second');
+becomes($on_b, 'one', [ $by_a, qr/^acquired$/ ], 'the first wait has its end');
+$on_a->query("SELECT redlock_release('two')");
+is($on_b->result->{out}, 't', 'the session gets both');
+becomes($on_b, 'two', [ $by_a, qr/^acquired$/ ], 'the second wait has its end');
+$on_b->query('SELECT redlock_release_all()');
 
 # ---- waits in vain ----
 
