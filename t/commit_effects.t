@@ -97,6 +97,17 @@ isnt(traces(), ' 0 no file', 'has its effect');
 $remote->safe_psql('postgres', 'DELETE FROM work');
 $session->quit;
 
+# A function without an effect gets one, by another session, after a session has called it.
+my $caller = session($host);
+$host->safe_psql('postgres', "CREATE FUNCTION changes() RETURNS text[] VOLATILE LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'");
+lose($caller, 'changed');
+is($caller->run('SELECT changes()')->{state}, '', "after a loss: a function without effect, call $_") foreach 1, 2;
+$host->safe_psql('postgres', "CREATE OR REPLACE FUNCTION changes() RETURNS text[] VOLATILE LANGUAGE C AS '\$libdir/dblink', 'dblink_get_connections'");
+is($caller->run('SELECT changes()')->{state}, '40001', 'then the function has an effect');
+$caller->query("SELECT redlock_release('changed')");
+is($caller->run('SELECT changes()')->{state}, '', 'which is allowed after the release');
+$caller->quit;
+
 # Effects that a rollback undoes are refused at the commit, all others at the statement.
 lose($session, 'where');
 foreach my $what ('NOTIFY', 'pg_notify', 'pg_notify in an expression of PL/pgSQL', 'a table')

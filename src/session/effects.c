@@ -40,6 +40,7 @@
 #include "nodes/parsenodes.h"
 #include "utils/builtins.h"
 #include "utils/fmgroids.h"
+#include "utils/inval.h"
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
 #include "utils/syscache.h"
@@ -56,6 +57,14 @@ static bool noted = false;        /* this transaction has had an effect without 
 static List *wrappers = NIL;      /* wrappers that have written, by address of a function */
 static bool callback_due = false; /* a wrapper may have registered after us */
 
+/*
+ * Functions that had no effect at the last look, so that a repeated call looks nothing up.  The OID
+ * gives the place.  Each change of a function empties all places.
+ */
+#define PLACES 16
+static Oid without_effect[PLACES];
+static uint64 function_changes = 0;
+
 static ExecutorStart_hook_type next_ExecutorStart = NULL;
 static ExecutorEnd_hook_type next_ExecutorEnd = NULL;
 static object_access_hook_type next_object_access = NULL;
@@ -66,6 +75,8 @@ static bool names_foreign_table(const PlannedStmt *plan);
 static void note_results(List *results);
 static void access_object(ObjectAccessType access, Oid class, Oid object, int sub, void *arg);
 static bool has_effect(Oid function);
+static bool look_up_effect(Oid function);
+static void forget_functions(Datum arg, int cache, uint32 hash);
 static bool builtin_has_effect(Oid function);
 static bool is_ours(HeapTuple function);
 static bool is_procedural(Oid language);
@@ -78,6 +89,7 @@ static void register_callback(void);
 void
 effects_watch(void (*refuse)(void), XactCallback callback)
 {
+	CacheRegisterSyscacheCallback(PROCOID, forget_functions, (Datum) 0);
 	RegisterXactCallback(callback, NULL);
 	xact_callback = callback;
 	refuse_lost = refuse;
@@ -178,13 +190,27 @@ access_object(ObjectAccessType access, Oid class, Oid object, int sub, void *arg
 static bool
 has_effect(Oid function)
 {
-	HeapTuple tuple;
-	Form_pg_proc form;
-	bool has;
+	Oid *place = &without_effect[function % PLACES];
+	uint64 changes = function_changes;
 
 	if (function < FirstUnpinnedObjectId)
 		return builtin_has_effect(function);
-	tuple = SearchSysCache1(PROCOID, ObjectIdGetDatum(function));
+	if (*place == function)
+		return false;
+	if (look_up_effect(function))
+		return true;
+	if (changes == function_changes)
+		*place = function;
+	return false;
+}
+
+static bool
+look_up_effect(Oid function)
+{
+	HeapTuple tuple = SearchSysCache1(PROCOID, ObjectIdGetDatum(function));
+	Form_pg_proc form;
+	bool has;
+
 	if (!HeapTupleIsValid(tuple))
 		return false; /* dropped: the call will fail */
 	form = (Form_pg_proc) GETSTRUCT(tuple);
@@ -192,6 +218,13 @@ has_effect(Oid function)
 		  (form->prolang == ClanguageId ? !is_ours(tuple) : !is_procedural(form->prolang));
 	ReleaseSysCache(tuple);
 	return has;
+}
+
+static void
+forget_functions(Datum arg, int cache, uint32 hash)
+{
+	memset(without_effect, 0, sizeof(without_effect));
+	function_changes++;
 }
 
 /* Functions of PostgreSQL that have effects at once. */
