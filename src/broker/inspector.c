@@ -414,18 +414,20 @@ read_answer(Inspected *at, const redisReply *reply, bool force)
 	at->value[at->value_len] = '\0';
 	at->ttl_ms = part[2]->integer < 0 ? -1 : Min(part[2]->integer, PG_INT32_MAX);
 	at->counter = strtoll(part[3]->str, NULL, 10);
-	if (at->counter < 0 || at->counter > redlock_wall_clock_us() + SCRIPT_TOKEN_AHEAD_MAX_US)
-	{
-		/* such a counter must not spread to other nodes */
-		strlcpy(at->error, "its counter is out of all bounds", sizeof(at->error));
-		at->kind = INSPECTED_ERROR;
-		at->counter = 0;
-		return false;
-	}
 	if (force)
 	{
 		at->forced = reply->element[2]->integer == LUA_FORCED;
 		at->after = strtoll(reply->element[3]->str, NULL, 10);
+	}
+	if (at->counter < 0 ||
+		Max(at->counter, at->after) > redlock_wall_clock_us() + SCRIPT_TOKEN_AHEAD_MAX_US)
+	{
+		/* such a counter must not spread to other nodes */
+		strlcpy(at->error, "its counter is out of all bounds", sizeof(at->error));
+		at->kind = INSPECTED_ERROR;
+		at->counter = at->after = 0;
+		at->forced = false;
+		return false;
 	}
 	at->readers = Max(Min(part[4]->integer, PG_INT32_MAX), 0);
 	at->hosts = part[5]->len / LOCK_HOST_DIGITS;

@@ -19,6 +19,8 @@ static void take_holder(ForceRelease *force, core_lists lists, const Inspected *
 static core_mask nodes_with(const ForceRelease *force, core_lists lists, const Inspected *node,
 							const Inspected *request);
 static ForceVerdict judge(ForceRelease *force, core_lists lists, const Inspected *node);
+static void note_seen(ForceRelease *force, const Inspected *at);
+static bool was_seen(const ForceRelease *force, const Inspected *at);
 static bool read_counter(const ForceRelease *force, const Inspected *at, Counter *counter);
 static core_mask nodes_up_to(const Counter *counter, core_mask among, int64_t most);
 static core_mask nodes_above(const Counter *counter, core_mask among, int64_t most);
@@ -45,6 +47,9 @@ force_begin(ForceRelease *force, core_lists lists, const Inspected *node, bool o
 	force->round = 1;
 	force->of_permit = of_permit;
 	force->least = most > 0 ? most + 1 : ours ? wall_clock_us : 0;
+	for (int i = 0; i < CORE_NODES_MAX; i++)
+		if (((lists.now | lists.next) & CORE_BIT(i)) && node[i].kind == INSPECTED_STRING)
+			note_seen(force, &node[i]);
 	take_holder(force, lists, node);
 }
 
@@ -70,6 +75,33 @@ take_holder(ForceRelease *force, core_lists lists, const Inspected *node)
 			memcpy(force->value, node[i].value, (size_t) node[i].value_len);
 		}
 	}
+}
+
+static void
+note_seen(ForceRelease *force, const Inspected *at)
+{
+	ForceSeen *seen = &force->seen[force->seen_count];
+	Value value;
+
+	value_read(&value, at->value, (size_t) at->value_len);
+	if (!value.ours)
+		return;
+	seen->shared = value.shared;
+	memcpy(seen->request, at->value, VALUE_REQUEST);
+	force->seen_count++;
+}
+
+static bool
+was_seen(const ForceRelease *force, const Inspected *at)
+{
+	Value value;
+
+	value_read(&value, at->value, (size_t) at->value_len);
+	for (int i = 0; i < force->seen_count; i++)
+		if ((force->seen[i].shared && value.shared) ||
+			memcmp(force->seen[i].request, at->value, VALUE_REQUEST) == 0)
+			return true;
+	return false;
 }
 
 /* The nodes of the lists that have the key of a request. */
@@ -129,9 +161,10 @@ judge(ForceRelease *force, core_lists lists, const Inspected *node)
 /*
  * Does a node count?  A node with possible loss of data does not: the bound may be lost, too.
  *
- * Another request's key remains.  It may be the former holder's, created again by a renewal,
- * unless the value to be deleted is the former holder's.  A grant or an attempt raised the counter
- * when it created the key, and found no key of the former holder.  A plain client raises nothing.
+ * Another request's key remains.  It may be the former holder's, created again by a renewal, if
+ * the holder is not known, or if the look has seen the key: the look is not one moment, so an
+ * attempt may look like the holder.  The acquire of any other request raised the counter when it
+ * created the key, and found no key of the former holder.  A plain client raises nothing.
  */
 static bool
 read_counter(const ForceRelease *force, const Inspected *at, Counter *counter)
@@ -153,7 +186,7 @@ read_counter(const ForceRelease *force, const Inspected *at, Counter *counter)
 		return force->permits;
 	}
 	*counter = (Counter){.before = at->counter - 1, .after = at->counter};
-	return at->counter > 0;
+	return at->counter > 0 && !was_seen(force, at);
 }
 
 /* The nodes of `among` whose counter was at most `most`, and is above now. */

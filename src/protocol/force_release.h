@@ -19,9 +19,17 @@
 #define REDLOCK_FORCE_RELEASE_H
 
 #include "protocol/inspection.h"
+#include "protocol/value.h"
 
 /* After so many rounds the administrator has to try again. */
 #define FORCE_ROUNDS_MAX 5
+
+/* A key that a node had at the look: it may be the holder's, also at a minority of the nodes. */
+typedef struct ForceSeen
+{
+	bool shared;
+	char request[VALUE_REQUEST];
+} ForceSeen;
 
 /* A forced release under way, with the arguments of the next round's command. */
 typedef struct ForceRelease
@@ -30,8 +38,10 @@ typedef struct ForceRelease
 	bool of_permit;    /* the key of a permit */
 	bool holder_known; /* a quorum has shown one holder, at the look or in the first round */
 	bool permits;      /* these were holders of permits */
-	int64_t least;     /* the least new counter; 0: the counters stay */
-	int value_len;     /* 0: any value is to be deleted */
+	int seen_count;    /* number of `seen` */
+	ForceSeen seen[CORE_NODES_MAX];
+	int64_t least; /* the least new counter; 0: the counters stay */
+	int value_len; /* 0: any value is to be deleted */
 	char value[LUA_HELD_MAX];
 } ForceRelease;
 

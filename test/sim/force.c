@@ -66,7 +66,7 @@ static struct force
 	int64_t broker_began_us;
 	bool looks; /* the first question only looks */
 	int64_t looked_us;
-	bool free;      /* no majority had one lock at the look */
+	bool unclear;   /* at the look no majority had one lock, or another key was at a node */
 	uint32_t shown; /* the request whose keys a majority had; 0: none, or readers */
 	core_lists lists;
 	core_mask waiting;  /* nodes that owe an answer */
@@ -346,7 +346,10 @@ end_if_done(struct force *force)
 	{
 		force->looks = false;
 		inspection_judge(&inspection, force->lists, force->node);
-		force->free = inspection.state != INSPECTION_HELD && inspection.state != INSPECTION_KEPT;
+		force->unclear = inspection.state != INSPECTION_HELD && inspection.state != INSPECTION_KEPT;
+		for (int n = 0; n < w.plan.places; n++)
+			if (force->node[n].kind == INSPECTED_STRING && !(inspection.nodes & CORE_BIT(n)))
+				force->unclear = true;
 		force->shown = shown_at_look(force);
 		force_begin(&force->release, force->lists, force->node, false, host_wall_us(force->host));
 		ask(force);
@@ -410,7 +413,7 @@ end(struct force *force, ForceVerdict verdict)
 		 verdict == FORCE_DONE ? "" : "not ");
 	if (w.calm)
 		return;
-	check_demand(FORCED, verdict == FORCE_DONE || !w.plan.prompt || force->free,
+	check_demand(FORCED, verdict == FORCE_DONE || !w.plan.prompt || force->unclear,
 				 "host %c can't release lock %d by force, though all nodes are well", HOST_NAME(h),
 				 force->resource + 1);
 	if (verdict != FORCE_DONE)

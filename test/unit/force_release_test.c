@@ -182,7 +182,7 @@ test_value(void)
 static void
 test_others(void)
 {
-	look((const char *[5]){HOLDER, HOLDER, HOLDER, HOLDER, OTHER}, false);
+	look((const char *[5]){HOLDER, HOLDER, HOLDER, HOLDER, NULL}, false);
 	for (int i = 0; i < 2; i++)
 		forced(i, 10, 11);
 	for (int i = 2; i < 5; i++)
@@ -203,6 +203,13 @@ test_others(void)
 		keeps(i, HOLDER, 12);
 	ok(force_judge(&force, five, node) == FORCE_FAILED,
 	   "nor any key, if no look has shown the holder");
+	look((const char *[5]){HOLDER, HOLDER, OTHER, OTHER, OTHER}, false);
+	for (int i = 0; i < 5; i++)
+		forced(i, 100, 102);
+	for (int i = 0; i < 3; i++)
+		keeps(i, HOLDER, 100);
+	ok(deletes(OTHER) && force_judge(&force, five, node) == FORCE_FAILED,
+	   "nor a key that the look has seen: the look is not one moment");
 	look((const char *[5]){PERMIT, PERMIT, PERMIT, PERMIT, PERMIT}, false);
 	for (int i = 0; i < 5; i++)
 		keeps(i, PERMIT_2, 10 + i);
