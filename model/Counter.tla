@@ -4,84 +4,88 @@
 (* Increases: each grant gets a larger counter than all before, though     *)
 (* the counter may have expired in between.                                *)
 (*                                                                         *)
-(* Time is that of the node.  Tokens has several nodes, and relies on      *)
-(* this.                                                                   *)
+(* Hosts propose any time, as their clocks may be wrong in any way.  Only  *)
+(* the node's clock counts.  Tokens has several nodes, and relies on this  *)
+(* model.                                                                  *)
 EXTENDS Naturals
 
 CONSTANTS
-    Time,           \* the end of it
-    Bound,          \* proposals may be this far ahead of the node's clock, or count as this far behind
-    Window,         \* counter and proposal in one such interval are near: their first digits agree
-    Keep,           \* how long a counter is kept, besides what it is ahead of time
-    Late,           \* commands are executed after later grants, and their counters, have ended
-    CrossesEdge,    \* a near proposal leaves the life of the counter, though that is raised over the edge
-    Skew,           \* by so much are the clocks of hosts wrong, at most
-    Steps           \* so many times is the node's clock set forward, and back
+    Time,           \* the end of the model
+    Bound,          \* LUA_CLOCK_BOUND_US: a proposal further behind counts as this far behind
+    Window,         \* COUNTER_NEAR_MS: a counter and a proposal with the same first digits are near
+    Keep,           \* LUA_COUNTER_KEEP_MS: life of a counter beyond its own time
+    OwnTime,        \* the life counts from the counter's own time, if that is ahead of the clock
+    Behind,         \* a proposal far behind the node's clock counts as Bound behind
+    FarToo,         \* a counter that leaves its window keeps its expiry, too
+    Late,           \* commands are executed after the counters of later grants have expired
+    Set             \* the node's clock is set forward by this much in all, and set back
 
 VARIABLES
-    now,
+    now,            \* by the node's clock
+    ahead,          \* of it: the clock was set forward, and not yet back
+    set,            \* so far the clock was set forward in all
     counter,        \* 0: there is none
-    ends,           \* when it expires
+    ends,           \* when the counter expires
     largest,        \* history: of all grants
-    wrong,          \* history: a grant was not larger
-    steps
+    wrong           \* history: a grant was not larger
 
-vars == <<now, counter, ends, largest, wrong, steps>>
+vars == <<now, ahead, set, counter, ends, largest, wrong>>
 
 Max(x, y) == IF x > y THEN x ELSE y
-Min(x, y) == IF x < y THEN x ELSE y
-Forever == Time + 1
+IsNear(x, y) == x \div Window = y \div Window
 
-Init == now = Window /\ counter = 0 /\ ends = 0 /\ largest = 0 /\ wrong = FALSE /\ steps = 0
+Init ==
+    /\ now = Bound + 1 /\ ahead = 0 /\ set = 0
+    /\ counter = 0 /\ ends = 0 /\ largest = 0 /\ wrong = FALSE
+
+Expire == counter' = IF ends <= now' THEN 0 ELSE counter
 
 Pass ==
-    /\ now < Time
-    /\ now' = now + 1
-    /\ counter' = IF counter > 0 /\ ends <= now' THEN 0 ELSE counter
-    /\ UNCHANGED <<ends, largest, wrong, steps>>
+    /\ \E time \in now + 1 .. Time : now' = time
+    /\ Expire
+    /\ UNCHANGED <<ahead, set, ends, largest, wrong>>
 
-(* A span counts as one. *)
+SetForward ==
+    /\ \E time \in 1 .. Set - set :
+        /\ now + time <= Time
+        /\ now' = now + time /\ ahead' = ahead + time /\ set' = set + time
+    /\ Expire
+    /\ UNCHANGED <<ends, largest, wrong>>
+
+SetBack ==
+    /\ ahead > 0
+    /\ now' = now - ahead /\ ahead' = 0
+    /\ UNCHANGED <<set, counter, ends, largest, wrong>>
+
+EndOf(value) == (IF OwnTime THEN Max(value, now) ELSE now) + Keep
+
+(* The span of a grant counts as one. *)
 Acquire(proposal) ==
-    LET near == counter > 0 /\ proposal \div Window = counter \div Window
-        allowed == IF near THEN proposal
-                   ELSE Max(proposal, IF now > Bound THEN now - Bound ELSE 0)
-        raised == Max(allowed, IF counter > 0 THEN counter + 1 ELSE 0)
-        ahead == IF counter > 0 /\ allowed <= counter /\ raised > proposal THEN raised - proposal
-                 ELSE 0
-    IN /\ proposal <= now + Skew /\ now <= proposal + Skew
-       /\ near \/ proposal <= now + Bound
-       /\ raised <= Time + Bound + Window
+    LET near == counter > 0 /\ IsNear(counter, proposal)
+        allowed == IF near \/ ~Behind THEN proposal ELSE Max(proposal, now - Bound)
+        raised == IF counter > 0 THEN Max(allowed, counter + 1) ELSE allowed
+        stays == near /\ (FarToo \/ IsNear(counter, raised))
+    IN /\ near \/ proposal <= now + Bound
+       /\ raised <= Time
        /\ counter' = raised
-       /\ ends' = IF near /\ (CrossesEdge \/ raised \div Window = counter \div Window) THEN ends
-                   ELSE Min(now + Keep + ahead, Forever)
+       /\ ends' = IF stays THEN ends ELSE EndOf(raised)
        /\ wrong' = (wrong \/ raised <= largest)
        /\ largest' = Max(largest, raised)
-       /\ UNCHANGED <<now, steps>>
+       /\ UNCHANGED <<now, ahead, set>>
 
-(* A confirmation, a renewal or a tombstone of the last grant raises it to  *)
-(* what another node may have granted now.  The host's clock may be wrong, so the host says  *)
-(* no more than Keep.                                                      *)
+(* A confirm, a renewal or a release raises the counter to the token of a   *)
+(* grant, or above it: another node, by its own clock, has counted further. *)
 Raise(value) ==
     /\ value > counter
     /\ value >= largest \/ Late
-    /\ value <= now + Skew + 1
     /\ counter' = value
-    /\ ends' = now + Keep
+    /\ ends' = EndOf(value)
     /\ largest' = Max(largest, value)
-    /\ UNCHANGED <<now, wrong, steps>>
-
-(* The clock is far ahead for a moment. *)
-StepClock ==
-    /\ steps < Steps
-    /\ steps' = steps + 1
-    /\ counter' = 0
-    /\ UNCHANGED <<now, ends, largest, wrong>>
+    /\ UNCHANGED <<now, ahead, set, wrong>>
 
 Next ==
-    \/ Pass
-    \/ \E proposal \in 1 .. Time + Bound + 1 : Acquire(proposal)
-    \/ \E value \in 1 .. Time + Bound + Window : Raise(value)
-    \/ StepClock
+    \/ Pass \/ SetForward \/ SetBack
+    \/ \E number \in 1 .. Time : Acquire(number) \/ Raise(number)
 
 Spec == Init /\ [][Next]_vars
 
