@@ -3,7 +3,7 @@
 # Protects from: a node that tells the hash of another script, and so spoils the answers of all
 # nodes; a list of keys without an end, which fills a session's memory and bars other sessions from
 # a list; a malformed answer about many locks that takes locks out of a list; a single node with a
-# wrong counter that makes forced releases fail.
+# wrong counter that makes forced releases fail, or spreads the counter to the other nodes.
 
 use strict;
 use warnings;
@@ -69,5 +69,23 @@ is($session->query($nodes), 'job held 3', 'a correct answer counts again');
 $hostile->obey([ '^EVAL', 'edit', ':1\\r\\n$16\\r\\n1', ':1\\r\\n$16\\r\\n0' ]);
 is($session->run("SELECT redlock_force_release('job') LIKE 'cluster=%'")->{out}, 't', 'a forced release');
 is($session->query("SELECT redlock_is_locked('job')"), 'f', 'the lock is free');
+
+# ---- a new counter beyond all bounds ----
+
+$hostile->obey;
+$holder->query("SELECT redlock_acquire('next', scope => 'session')");
+my $counter = sub { return $redis[1]->cli('EVAL', q{return redis.call('GET', KEYS[1] .. '\0token')}, 1, 'redlock:next') };
+my $before = $counter->();
+my $more = $before + 1000;
+
+# two nodes answer, and both are needed; the different former counters need another round
+$redis[2]->pause;
+my $between = '\r\n:0\r\n$0\r\n\r\n$0\r\n\r\n:1\r\n$16\r\n';
+$hostile->obey([ '^EVAL', 'edit', $before . $between . '1', $more . $between . '9' ]);
+is($session->run("SELECT redlock_force_release('next')")->{state}, '08006', 'the node does not count');
+cmp_ok($counter->(), '<', $more, 'and its number does not spread to other nodes');
+$redis[2]->resume;
+$hostile->obey;
+is($session->run("SELECT redlock_force_release('next') IS NULL")->{state}, '', 'later a forced release succeeds');
 $_->quit foreach $holder, $session;
 done_testing();
