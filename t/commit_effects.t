@@ -97,7 +97,7 @@ isnt(traces(), ' 0 no file', 'has its effect');
 $remote->safe_psql('postgres', 'DELETE FROM work');
 $session->quit;
 
-# A function without an effect gets one, by another session, after a session has called it.
+# A session calls a function without an effect; another session replaces this function.
 my $caller = session($host);
 $host->safe_psql('postgres', "CREATE FUNCTION changes() RETURNS text[] VOLATILE LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'");
 lose($caller, 'changed');

@@ -15,13 +15,13 @@ typedef struct Counter
 	int64_t after;
 } Counter;
 
+static void note_seen(ForceRelease *force, const Inspected *at);
 static void take_holder(ForceRelease *force, core_lists lists, const Inspected *node);
 static core_mask nodes_with(const ForceRelease *force, core_lists lists, const Inspected *node,
 							const Inspected *request);
 static ForceVerdict judge(ForceRelease *force, core_lists lists, const Inspected *node);
-static void note_seen(ForceRelease *force, const Inspected *at);
-static bool was_seen(const ForceRelease *force, const Inspected *at);
 static bool read_counter(const ForceRelease *force, const Inspected *at, Counter *counter);
+static bool was_seen(const ForceRelease *force, const char *value, bool shared);
 static core_mask nodes_up_to(const Counter *counter, core_mask among, int64_t most);
 static core_mask nodes_above(const Counter *counter, core_mask among, int64_t most);
 
@@ -30,27 +30,36 @@ force_begin(ForceRelease *force, core_lists lists, const Inspected *node, bool o
 			int64_t wall_clock_us)
 {
 	int64_t most = 0;
-	bool ours = false;
 
+	memset(force, 0, sizeof(*force));
+	force->round = 1;
+	force->of_permit = of_permit;
 	for (int i = 0; i < CORE_NODES_MAX; i++)
 	{
-		Value value;
-
 		if (!((lists.now | lists.next) & CORE_BIT(i)))
 			continue;
 		if (node[i].counter > most)
 			most = node[i].counter;
-		value_read(&value, node[i].value, (size_t) node[i].value_len);
-		ours = ours || (node[i].kind == INSPECTED_STRING && value.ours);
-	}
-	memset(force, 0, sizeof(*force));
-	force->round = 1;
-	force->of_permit = of_permit;
-	force->least = most > 0 ? most + 1 : ours ? wall_clock_us : 0;
-	for (int i = 0; i < CORE_NODES_MAX; i++)
-		if (((lists.now | lists.next) & CORE_BIT(i)) && node[i].kind == INSPECTED_STRING)
+		if (node[i].kind == INSPECTED_STRING)
 			note_seen(force, &node[i]);
+	}
+	force->least = most > 0 ? most + 1 : force->seen_count > 0 ? wall_clock_us : 0;
 	take_holder(force, lists, node);
+}
+
+/* Remembers a key of redlock_pg. */
+static void
+note_seen(ForceRelease *force, const Inspected *at)
+{
+	ForceSeen *seen = &force->seen[force->seen_count];
+	Value value;
+
+	value_read(&value, at->value, (size_t) at->value_len);
+	if (!value.ours)
+		return;
+	seen->shared = value.shared;
+	memcpy(seen->request, at->value, VALUE_REQUEST);
+	force->seen_count++;
 }
 
 /*
@@ -75,33 +84,6 @@ take_holder(ForceRelease *force, core_lists lists, const Inspected *node)
 			memcpy(force->value, node[i].value, (size_t) node[i].value_len);
 		}
 	}
-}
-
-static void
-note_seen(ForceRelease *force, const Inspected *at)
-{
-	ForceSeen *seen = &force->seen[force->seen_count];
-	Value value;
-
-	value_read(&value, at->value, (size_t) at->value_len);
-	if (!value.ours)
-		return;
-	seen->shared = value.shared;
-	memcpy(seen->request, at->value, VALUE_REQUEST);
-	force->seen_count++;
-}
-
-static bool
-was_seen(const ForceRelease *force, const Inspected *at)
-{
-	Value value;
-
-	value_read(&value, at->value, (size_t) at->value_len);
-	for (int i = 0; i < force->seen_count; i++)
-		if ((force->seen[i].shared && value.shared) ||
-			memcmp(force->seen[i].request, at->value, VALUE_REQUEST) == 0)
-			return true;
-	return false;
 }
 
 /* The nodes of the lists that have the key of a request. */
@@ -137,7 +119,7 @@ judge(ForceRelease *force, core_lists lists, const Inspected *node)
 {
 	Counter counter[CORE_NODES_MAX];
 	core_mask counted = 0;
-	int64_t least = INT64_MAX; /* largest counter that a majority has now, if no node lies */
+	int64_t least = INT64_MAX; /* no node of some quorum has a larger counter now */
 
 	for (int i = 0; i < CORE_NODES_MAX; i++)
 		if (((lists.now | lists.next) & CORE_BIT(i)) && read_counter(force, &node[i], &counter[i]))
@@ -161,10 +143,13 @@ judge(ForceRelease *force, core_lists lists, const Inspected *node)
 /*
  * Does a node count?  A node with possible loss of data does not: the bound may be lost, too.
  *
- * Another request's key remains.  It may be the former holder's, created again by a renewal, if
- * the holder is not known, or if the look has seen the key: the look is not one moment, so an
- * attempt may look like the holder.  The acquire of any other request raised the counter when it
- * created the key, and found no key of the former holder.  A plain client raises nothing.
+ * If another request's key remains, the acquire of this request raised the counter, and found no
+ * key of the former holder.  So the node counts, except:
+ *
+ * - No quorum has shown the holder, so this key may be the holder's, created again by a renewal.
+ * - The look saw this request.  The look is not one moment: a quorum may show an attempt, and a
+ *   minority the holder.
+ * - A plain client wrote this key, and raised no counter.
  */
 static bool
 read_counter(const ForceRelease *force, const Inspected *at, Counter *counter)
@@ -186,7 +171,18 @@ read_counter(const ForceRelease *force, const Inspected *at, Counter *counter)
 		return force->permits;
 	}
 	*counter = (Counter){.before = at->counter - 1, .after = at->counter};
-	return at->counter > 0 && !was_seen(force, at);
+	return at->counter > 0 && !was_seen(force, at->value, value.shared);
+}
+
+/* Did the look see the request of a value, or readers, if the value is a reader's? */
+static bool
+was_seen(const ForceRelease *force, const char *value, bool shared)
+{
+	for (int i = 0; i < force->seen_count; i++)
+		if ((force->seen[i].shared && shared) ||
+			memcmp(force->seen[i].request, value, VALUE_REQUEST) == 0)
+			return true;
+	return false;
 }
 
 /* The nodes of `among` whose counter was at most `most`, and is above now. */

@@ -24,7 +24,7 @@
 /* After so many rounds the administrator has to try again. */
 #define FORCE_ROUNDS_MAX 5
 
-/* A key that a node had at the look: it may be the holder's, also at a minority of the nodes. */
+/* A key of redlock_pg at some node, at the look. */
 typedef struct ForceSeen
 {
 	bool shared;

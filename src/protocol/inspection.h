@@ -73,9 +73,9 @@ typedef struct Inspection
 extern void inspection_judge(Inspection *inspection, core_lists lists, const Inspected *node);
 
 /*
- * Do two nodes have a key of one lock?  All attempts of a request are one, a kept key is its
- * request's, and readers or holders of permits exclude nobody of their kind.  of_permit: the key
- * is one permit's.
+ * Do the keys of two nodes belong together?  All attempts of a request do, also with the key that
+ * hold_at_least keeps.  All readers do, and all permits of a lock.  of_permit: the two keys are of
+ * one permit, and only keys of one request belong together.
  */
 extern bool inspection_is_same(const Inspected *one, const Inspected *other, bool of_permit);
 

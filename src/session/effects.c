@@ -58,8 +58,8 @@ static List *wrappers = NIL;      /* wrappers that have written, by address of a
 static bool callback_due = false; /* a wrapper may have registered after us */
 
 /*
- * Functions that had no effect at the last look, so that a repeated call looks nothing up.  The OID
- * gives the place.  Each change of a function empties all places.
+ * Functions without an effect: a repeated call needs no look at the catalog.  The OID gives the
+ * place.  Each change of a function empties all places.
  */
 #define PLACES 16
 static Oid without_effect[PLACES];

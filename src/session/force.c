@@ -69,18 +69,14 @@ fail(const LockName *name, const InspectAnswer *answer)
 {
 	char *text = inspect_faults(answer);
 
-	if (text[0] != '\0')
-		ereport(
-			ERROR,
-			(errcode(ERRCODE_CONNECTION_FAILURE),
-			 errmsg("redlock \"%s\" is not released at a quorum of nodes", name->name),
-			 errdetail("The key may remain at: %s.", text),
-			 errhint("Call redlock_force_release again when these nodes answer. The other nodes "
-					 "have deleted the holder's key.")));
 	ereport(ERROR,
 			(errcode(ERRCODE_CONNECTION_FAILURE),
 			 errmsg("redlock \"%s\" is not released at a quorum of nodes", name->name),
-			 errdetail("Sessions acquired or renewed the lock during the call."),
-			 errhint("Call redlock_holder, and redlock_force_release again if this holder is to "
-					 "lose the lock.")));
+			 text[0] != '\0' ? errdetail("The key may remain at: %s.", text)
+							 : errdetail("Sessions acquired or renewed the lock during the call."),
+			 text[0] != '\0'
+				 ? errhint("Call redlock_force_release again when these nodes answer. The other "
+						   "nodes have deleted the holder's key.")
+				 : errhint("Call redlock_holder, and redlock_force_release again if this holder "
+						   "is to lose the lock.")));
 }
