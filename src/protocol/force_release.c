@@ -101,7 +101,7 @@ nodes_with(const ForceRelease *force, core_lists lists, const Inspected *node,
 }
 
 ForceVerdict
-force_judge(ForceRelease *force, core_lists lists, const Inspected *node)
+force_judge(ForceRelease *force, core_lists lists, const Inspected *node, uint64_t random)
 {
 	ForceVerdict verdict = judge(force, lists, node);
 
@@ -109,6 +109,7 @@ force_judge(ForceRelease *force, core_lists lists, const Inspected *node)
 		return verdict;
 	if (!force->holder_known && force->round == 1)
 		take_holder(force, lists, node);
+	force->least += (int64_t) (random % FORCE_SPREAD);
 	if (force->value_len == 0)
 		force->value[force->value_len++] = '-'; /* equals no value of ours */
 	return ++force->round <= FORCE_ROUNDS_MAX ? FORCE_AGAIN : FORCE_FAILED;

@@ -8,7 +8,9 @@
  * bound.  But a bound rests on a majority of counters, and this majority shares a node with each
  * other majority.  So a round of deletions suffices if each node of some majority now has a counter
  * above all counters that the nodes of this majority had before.  Nodes outside of this majority
- * need not agree: a node may lie.  Otherwise another round raises the counters higher.
+ * need not agree: a node may lie.  Otherwise another round raises the counters higher, by a random
+ * distance: two administrators who release a lock at a time must not raise the counters of each
+ * other round after round.
  *
  * Only the key of the holder is deleted, of any attempt, if a quorum shows one holder: a command
  * may be late, and another holder may have come.  Otherwise the first round deletes each key.
@@ -23,6 +25,9 @@
 
 /* After so many rounds the administrator has to try again. */
 #define FORCE_ROUNDS_MAX 5
+
+/* The random distance of a round's least counter is below this number. */
+#define FORCE_SPREAD 1000
 
 /* A key of redlock_pg at some node, at the look. */
 typedef struct ForceSeen
@@ -59,7 +64,11 @@ typedef enum ForceVerdict
 extern void force_begin(ForceRelease *force, core_lists lists, const Inspected *node,
 						bool of_permit, int64_t wall_clock_us);
 
-/* Judges a round; node[i].after tells the node's new counter.  FORCE_AGAIN: prepares the next. */
-extern ForceVerdict force_judge(ForceRelease *force, core_lists lists, const Inspected *node);
+/*
+ * Judges a round; node[i].after tells the node's new counter.  FORCE_AGAIN: prepares the next, with
+ * these random bits.
+ */
+extern ForceVerdict force_judge(ForceRelease *force, core_lists lists, const Inspected *node,
+								uint64_t random);
 
 #endif /* REDLOCK_FORCE_RELEASE_H */

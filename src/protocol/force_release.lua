@@ -7,7 +7,8 @@
 -- An attempt of the same request, and a reader's value in place of a reader's, count as the value.
 --
 -- Raises the counter above its former number, so that the node refuses late renewals.  The next
--- session gets a larger token.  A failed call may have deleted the key.
+-- session gets a larger token.  A failed call may have deleted the key, but not a call that fails
+-- because of the counter.
 --
 -- Returns the node's marker; the lock before the call, as inspect.lua does; LUA_FORCED, or
 -- LUA_FORCED_NOT if another value is there, or if sessions have permits of the lock; and the new
@@ -60,14 +61,18 @@ if not free or held and not same then
 	return {marker or '', before, LUA_FORCED_NOT, ''}
 end
 
+local raised = least
+if counter and tonumber(counter) >= tonumber(least) then
+	raised = string.format('%.0f', counter + 1)
+end
+if tonumber(raised) >= LUA_COUNTER_END then
+	return redis.error_reply(LUA_AHEAD .. ' of all time: the counter')
+end
+
 -- A full node takes a DEL, and after it the counter.
 local deleted = try('DEL', key, readers)
 if type(deleted) == 'table' then
 	return deleted
-end
-local raised = least
-if counter and tonumber(counter) >= tonumber(least) then
-	raised = string.format('%.0f', counter + 1)
 end
 local ahead = raised / 1000 - time[1] * 1000 - time[2] / 1000
 local set = raised ~= '0'

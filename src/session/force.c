@@ -4,6 +4,7 @@
  */
 #include "postgres.h"
 
+#include "common/pg_prng.h"
 #include "miscadmin.h"
 
 #include "protocol/force_release.h"
@@ -58,7 +59,8 @@ force_key(const LockName *name, int permit, InspectAnswer *answer)
 		question.value_len = force.value_len;
 		memcpy(question.value, force.value, force.value_len);
 		inspect_key(name, &question, answer);
-		verdict = force_judge(&force, answer->lists, answer->node);
+		verdict =
+			force_judge(&force, answer->lists, answer->node, pg_prng_uint64(&pg_global_prng_state));
 	} while (verdict == FORCE_AGAIN);
 	if (verdict == FORCE_FAILED)
 		fail(name, answer);

@@ -674,7 +674,7 @@ check_kept_ones(int h, int s)
 		servers |= CORE_BIT(i);
 	}
 	demand(1,
-		   secret == 0 || force_took(secret) ||
+		   secret == 0 || force_took(secret) || force_took(hosts[h].entry[s].secret) ||
 			   host_now_us(kept[secret].host) >= kept[secret].until_us ||
 			   2 * __builtin_popcount(servers & kept[secret].servers) <=
 				   __builtin_popcount(kept[secret].servers),

@@ -356,7 +356,7 @@ end_if_done(struct force *force)
 		return;
 	}
 	tell_holders(force);
-	verdict = force_judge(&force->release, force->lists, force->node);
+	verdict = force_judge(&force->release, force->lists, force->node, dice(FORCE_SPREAD));
 	if (verdict == FORCE_AGAIN)
 	{
 		seen.forced_again++;

@@ -100,9 +100,15 @@ node_force(node_data *data, int64_t now_us, const node_order *order, Inspected *
 			return false;
 	if (there && !is_expected(order, ours, at->value))
 		return false;
-	at->forced = true;
 	at->after =
 		data->counter != 0 && data->counter >= order->least ? data->counter + 1 : order->least;
+	if (at->after >= LUA_COUNTER_END)
+	{
+		at->kind = INSPECTED_ERROR;
+		at->after = 0;
+		return false;
+	}
+	at->forced = true;
 	data->secret = LOCAL_NOBODY;
 	data->readers = 0;
 	data->since = -1;
