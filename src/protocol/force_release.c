@@ -27,13 +27,14 @@ static core_mask nodes_above(const Counter *counter, core_mask among, int64_t mo
 
 void
 force_begin(ForceRelease *force, core_lists lists, const Inspected *node, bool of_permit,
-			int64_t wall_clock_us)
+			int64_t wall_clock_us, uint64_t random)
 {
 	int64_t most = 0;
 
 	memset(force, 0, sizeof(*force));
 	force->round = 1;
 	force->of_permit = of_permit;
+	force->distance = (int64_t) (random % FORCE_SPREAD);
 	for (int i = 0; i < CORE_NODES_MAX; i++)
 	{
 		if (!((lists.now | lists.next) & CORE_BIT(i)))
@@ -43,7 +44,10 @@ force_begin(ForceRelease *force, core_lists lists, const Inspected *node, bool o
 		if (node[i].kind == INSPECTED_STRING)
 			note_seen(force, &node[i]);
 	}
-	force->least = most > 0 ? most + 1 : force->seen_count > 0 ? wall_clock_us : 0;
+	if (most > 0)
+		force->least = most + LUA_SPAN + 1 + force->distance;
+	else if (force->seen_count > 0)
+		force->least = wall_clock_us + force->distance;
 	take_holder(force, lists, node);
 }
 
@@ -101,7 +105,7 @@ nodes_with(const ForceRelease *force, core_lists lists, const Inspected *node,
 }
 
 ForceVerdict
-force_judge(ForceRelease *force, core_lists lists, const Inspected *node, uint64_t random)
+force_judge(ForceRelease *force, core_lists lists, const Inspected *node)
 {
 	ForceVerdict verdict = judge(force, lists, node);
 
@@ -109,7 +113,6 @@ force_judge(ForceRelease *force, core_lists lists, const Inspected *node, uint64
 		return verdict;
 	if (!force->holder_known && force->round == 1)
 		take_holder(force, lists, node);
-	force->least += (int64_t) (random % FORCE_SPREAD);
 	if (force->value_len == 0)
 		force->value[force->value_len++] = '-'; /* equals no value of ours */
 	return ++force->round <= FORCE_ROUNDS_MAX ? FORCE_AGAIN : FORCE_FAILED;
@@ -137,7 +140,7 @@ judge(ForceRelease *force, core_lists lists, const Inspected *node)
 			core_has_quorum(lists, nodes_up_to(counter, counted, counter[i].after)))
 			least = counter[i].after;
 	}
-	force->least = least + 1;
+	force->least = least + 1 + force->distance;
 	return FORCE_AGAIN;
 }
 

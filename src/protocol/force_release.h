@@ -8,9 +8,10 @@
  * bound.  But a bound rests on a majority of counters, and this majority shares a node with each
  * other majority.  So a round of deletions suffices if each node of some majority now has a counter
  * above all counters that the nodes of this majority had before.  Nodes outside of this majority
- * need not agree: a node may lie.  Otherwise another round raises the counters higher, by a random
- * distance: two administrators who release a lock at a time must not raise the counters of each
- * other round after round.
+ * need not agree: a node may lie.  Otherwise another round raises the counters higher.
+ *
+ * Each administrator takes a random distance.  If several administrators release a lock at a time,
+ * the largest distance is above the counters of all calls, and this call needs one round.
  *
  * Only the key of the holder is deleted, of any attempt, if a quorum shows one holder: a command
  * may be late, and another holder may have come.  Otherwise the first round deletes each key.
@@ -26,7 +27,7 @@
 /* After so many rounds the administrator has to try again. */
 #define FORCE_ROUNDS_MAX 5
 
-/* The random distance of a round's least counter is below this number. */
+/* The random distance is below this number. */
 #define FORCE_SPREAD 1000
 
 /* A key of redlock_pg at some node, at the look. */
@@ -45,6 +46,7 @@ typedef struct ForceRelease
 	bool permits;      /* these were holders of permits */
 	int seen_count;    /* number of `seen` */
 	ForceSeen seen[CORE_NODES_MAX];
+	int64_t distance;
 	int64_t least; /* the least new counter; 0: the counters stay */
 	int value_len; /* 0: any value is to be deleted */
 	char value[LUA_HELD_MAX];
@@ -58,17 +60,14 @@ typedef enum ForceVerdict
 } ForceVerdict;
 
 /*
- * Prepares the first round by a look at the lock.  Without any counter, the wall clock takes its
- * place, as for a grant.
+ * Prepares the first round by a look at the lock.  The least counter leaves room for the raise by a
+ * release or a renewal of the holder during the call, so that one round suffices then, too.
+ * Without any counter, the wall clock takes its place, as for a grant.  `random` has random bits.
  */
 extern void force_begin(ForceRelease *force, core_lists lists, const Inspected *node,
-						bool of_permit, int64_t wall_clock_us);
+						bool of_permit, int64_t wall_clock_us, uint64_t random);
 
-/*
- * Judges a round; node[i].after tells the node's new counter.  FORCE_AGAIN: prepares the next, with
- * these random bits.
- */
-extern ForceVerdict force_judge(ForceRelease *force, core_lists lists, const Inspected *node,
-								uint64_t random);
+/* Judges a round; node[i].after tells the node's new counter.  FORCE_AGAIN: prepares the next. */
+extern ForceVerdict force_judge(ForceRelease *force, core_lists lists, const Inspected *node);
 
 #endif /* REDLOCK_FORCE_RELEASE_H */

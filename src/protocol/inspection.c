@@ -64,9 +64,11 @@ inspection_is_same(const Inspected *one, const Inspected *other, bool of_permit)
 	if (one->kind == INSPECTED_OTHER || !value.ours || !other_value.ours)
 		return one->value_len == other->value_len &&
 			   memcmp(one->value, other->value, (size_t) one->value_len) == 0;
-	return (value.shared && other_value.shared) ||
-		   (!of_permit && value.permits > 0 && value.permits == other_value.permits) ||
-		   memcmp(one->value, other->value, VALUE_REQUEST) == 0;
+	if (value.shared || other_value.shared)
+		return value.shared && other_value.shared;
+	if (!of_permit && (value.permits > 0 || other_value.permits > 0))
+		return value.permits == other_value.permits;
+	return memcmp(one->value, other->value, VALUE_REQUEST) == 0;
 }
 
 /*

@@ -51,7 +51,8 @@ force_key(const LockName *name, int permit, InspectAnswer *answer)
 	inspect_set_key(&question, name, permit);
 	if (permit != 0)
 		inspect_key(name, &question, answer);
-	force_begin(&force, answer->lists, answer->node, permit != 0, redlock_wall_clock_us());
+	force_begin(&force, answer->lists, answer->node, permit != 0, redlock_wall_clock_us(),
+				pg_prng_uint64(&pg_global_prng_state));
 	question.kind = INSPECT_FORCE;
 	do
 	{
@@ -59,8 +60,7 @@ force_key(const LockName *name, int permit, InspectAnswer *answer)
 		question.value_len = force.value_len;
 		memcpy(question.value, force.value, force.value_len);
 		inspect_key(name, &question, answer);
-		verdict =
-			force_judge(&force, answer->lists, answer->node, pg_prng_uint64(&pg_global_prng_state));
+		verdict = force_judge(&force, answer->lists, answer->node);
 	} while (verdict == FORCE_AGAIN);
 	if (verdict == FORCE_FAILED)
 		fail(name, answer);

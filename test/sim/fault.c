@@ -189,6 +189,8 @@ inject(fault fault)
 			break;
 		case FAULT_FORCE:
 			force_release(host, resource);
+			if (chance(4))
+				force_release((host + 1) % w.plan.hosts, resource);
 			break;
 		default:
 			break;

@@ -15,8 +15,9 @@
  * - No majority renews the lease any more, also by late commands.
  * - Later grants have tokens above all tokens of the lease.
  * - Where nothing delays a message (plan.prompt): each forced release of a
- *   lock that is held is complete, and the holder loses the lease within
- *   HEARS_US.
+ *   lock that is held is complete, unless the holder or another administrator
+ *   releases the lock meanwhile, or the time of a kept key ends.  The holder
+ *   loses the lease within HEARS_US.
  */
 #include "force.h"
 
@@ -66,8 +67,10 @@ static struct force
 	int64_t broker_began_us;
 	bool looks; /* the first question only looks */
 	int64_t looked_us;
-	bool unclear;   /* at the look no majority had one lock, or another key was at a node */
-	uint32_t shown; /* the request whose keys a majority had; 0: none, or readers */
+	bool unclear; /* at the look no majority had one lock, or another key was at a node */
+	bool over;    /* the holder or a reader, or another administrator, has released the lock */
+	int64_t kept_until_us; /* of a lock that was released before; else INT64_MAX */
+	uint32_t shown;        /* the request whose keys a majority had; 0: none, or readers */
 	core_lists lists;
 	core_mask waiting;  /* nodes that owe an answer */
 	core_mask executed; /* nodes that have executed the last question */
@@ -87,11 +90,11 @@ static struct
 	core_mask renewed; /* servers that have renewed its key since */
 } requests[SECRETS_MAX];
 
-/* Of each lock, after its last complete forced release. */
+/* Of each lock, at its last complete forced release. */
 static struct
 {
 	int64_t at_us; /* 0: never */
-	int64_t floor; /* the largest token of the leases that it ended */
+	int64_t floor; /* the largest token of all leases that forced releases have ended */
 	uint32_t forgets;
 } ended[RESOURCES_MAX];
 
@@ -350,13 +353,17 @@ end_if_done(struct force *force)
 		for (int n = 0; n < w.plan.places; n++)
 			if (force->node[n].kind == INSPECTED_STRING && !(inspection.nodes & CORE_BIT(n)))
 				force->unclear = true;
+		force->kept_until_us = inspection.state == INSPECTION_KEPT
+								   ? force->looked_us + inspection.ttl_ms * MS
+								   : INT64_MAX;
 		force->shown = shown_at_look(force);
-		force_begin(&force->release, force->lists, force->node, false, host_wall_us(force->host));
+		force_begin(&force->release, force->lists, force->node, false, host_wall_us(force->host),
+					dice(FORCE_SPREAD));
 		ask(force);
 		return;
 	}
 	tell_holders(force);
-	verdict = force_judge(&force->release, force->lists, force->node, dice(FORCE_SPREAD));
+	verdict = force_judge(&force->release, force->lists, force->node);
 	if (verdict == FORCE_AGAIN)
 	{
 		seen.forced_again++;
@@ -413,7 +420,9 @@ end(struct force *force, ForceVerdict verdict)
 		 verdict == FORCE_DONE ? "" : "not ");
 	if (w.calm)
 		return;
-	check_demand(FORCED, verdict == FORCE_DONE || !w.plan.prompt || force->unclear,
+	check_demand(FORCED,
+				 verdict == FORCE_DONE || !w.plan.prompt || force->unclear || force->over ||
+					 w.now_us >= force->kept_until_us,
 				 "host %c can't release lock %d by force, though all nodes are well", HOST_NAME(h),
 				 force->resource + 1);
 	if (verdict != FORCE_DONE)
@@ -422,6 +431,9 @@ end(struct force *force, ForceVerdict verdict)
 		return;
 	}
 	seen.forced++;
+	for (int i = 0; i < FORCES_MAX; i++)
+		if (forces[i].used && forces[i].resource == force->resource)
+			forces[i].over = true;
 	check_demand(FORCED, core_has_quorum(force->lists, force->executed),
 				 "host %c takes lock %d as released, by a minority of the nodes", HOST_NAME(h),
 				 force->resource + 1);
@@ -434,6 +446,8 @@ end_leases(const struct force *force)
 {
 	int r = force->resource;
 
+	if (ended[r].forgets != check_forgets(r))
+		ended[r].floor = 0; /* the counters that kept the tokens of former leases are lost */
 	ended[r].at_us = w.now_us;
 	ended[r].forgets = check_forgets(r);
 	for (int h = 0; h < w.plan.hosts; h++)
@@ -465,6 +479,17 @@ force_on_late(const event *event)
 					 entry->drive.core.state != CORE_HELD,
 				 "host %c holds request %u, and has not heard of the forced release",
 				 HOST_NAME(event->host), event->tag);
+}
+
+void
+force_on_release(int h, int s)
+{
+	const entry *entry = entry_at(h, s);
+
+	for (int i = 0; i < FORCES_MAX; i++)
+		if (forces[i].used && forces[i].resource == entry->resource &&
+			(forces[i].looks || forces[i].shown == 0 || forces[i].shown == entry->secret))
+			forces[i].over = true;
 }
 
 bool

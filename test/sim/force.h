@@ -34,4 +34,7 @@ extern void force_gives_back(uint32_t secret, int server);
 extern void force_on_renewal(int server, const command *command);
 extern void force_on_grant(int host, int entry);
 
+/* A host begins to release a lease. */
+extern void force_on_release(int host, int entry);
+
 #endif /* SIM_FORCE_H */

@@ -13,6 +13,7 @@
 #include "debt.h"
 #include "driver/turns.h"
 #include "fault.h"
+#include "force.h"
 #include "protocol/rules.h"
 #include "session.h"
 #include "story.h"
@@ -512,6 +513,8 @@ watch(Driver *driver, int s, const core_event *event, const core_out *out)
 	}
 	if (before.state != CORE_RELEASING && core->state == CORE_RELEASING)
 		check_over(h, s);
+	if (before.state == CORE_HELD && core->state == CORE_RELEASING)
+		force_on_release(h, s);
 	if (out->acquire != 0 && core->round != before.round)
 		check_round(h, s);
 	else if (core->round != before.round && core->state == CORE_HELD)

@@ -29,7 +29,7 @@ reset(void)
 	memset(node, 0, sizeof(node));
 	for (int i = 0; i < 5; i++)
 		node[i].kind = INSPECTED_NONE;
-	force_begin(&force, five, node, false, NOW_US);
+	force_begin(&force, five, node, false, NOW_US, 0);
 }
 
 static void
@@ -51,7 +51,7 @@ look(const char *const from[5], bool of_permit)
 		if (from[i] != NULL)
 			has(i, from[i]);
 	}
-	force_begin(&force, five, node, of_permit, NOW_US);
+	force_begin(&force, five, node, of_permit, NOW_US, 0);
 }
 
 static bool
@@ -82,7 +82,7 @@ forced(int i, int64_t before, int64_t after)
 static int64_t
 first_least(void)
 {
-	force_begin(&force, five, node, false, NOW_US);
+	force_begin(&force, five, node, false, NOW_US, 0);
 	return force.least;
 }
 
@@ -98,7 +98,7 @@ test_least(void)
 	node[3].counter = 10;
 	node[4].counter = 12;
 	node[5].counter = 99;
-	ok(first_least() == 13, "above the counters of the nodes in force");
+	ok(first_least() == 13 + LUA_SPAN, "a span above the counters of the nodes in force");
 }
 
 static void
@@ -107,20 +107,20 @@ test_rounds(void)
 	reset();
 	for (int i = 0; i < 5; i++)
 		forced(i, 10, 11);
-	ok(force_judge(&force, five, node, 0) == FORCE_DONE, "all nodes agree");
+	ok(force_judge(&force, five, node) == FORCE_DONE, "all nodes agree");
 	forced(0, 15, 16);
-	ok(force_judge(&force, five, node, 0) == FORCE_DONE,
+	ok(force_judge(&force, five, node) == FORCE_DONE,
 	   "a majority agrees, without a higher counter");
 	forced(0, 10, 3);
-	ok(force_judge(&force, five, node, 0) == FORCE_DONE, "without a node that lies");
+	ok(force_judge(&force, five, node) == FORCE_DONE, "without a node that lies");
 	forced(0, 15, 16);
 	node[3].kind = INSPECTED_SILENT;
 	node[4].kind = INSPECTED_ERROR;
-	ok(force_judge(&force, five, node, 0) == FORCE_AGAIN && force.least == 17,
+	ok(force_judge(&force, five, node) == FORCE_AGAIN && force.least == 17,
 	   "a counter of three is above what two have now");
 	for (int i = 0; i < 3; i++)
 		forced(i, node[i].after, 17);
-	ok(force_judge(&force, five, node, 0) == FORCE_DONE, "the next round is above all counters");
+	ok(force_judge(&force, five, node) == FORCE_DONE, "the next round is above all counters");
 	reset();
 	node[4].kind = INSPECTED_ERROR;
 	forced(0, 15, 16);
@@ -128,19 +128,19 @@ test_rounds(void)
 	forced(2, 10, 11);
 	forced(3, 99, 100);
 	forced(1, 12, 13);
-	ok(force_judge(&force, five, node, 0) == FORCE_AGAIN && force.least == 17,
+	ok(force_judge(&force, five, node) == FORCE_AGAIN && force.least == 17,
 	   "the next round need not pass the highest of four");
 	node[3].forced = false;
 	node[3].kind = INSPECTED_SILENT;
 	forced(1, 0, 16);
 	forced(2, 10, 16);
-	ok(force_judge(&force, five, node, 0) == FORCE_DONE, "three nodes are enough");
+	ok(force_judge(&force, five, node) == FORCE_DONE, "three nodes are enough");
 	node[2].may_have_forgotten = true;
-	ok(force_judge(&force, five, node, 0) == FORCE_FAILED, "one that may have forgotten is none");
+	ok(force_judge(&force, five, node) == FORCE_FAILED, "one that may have forgotten is none");
 	reset();
 	for (int i = 0; i < 5; i++)
 		forced(i, 0, 0);
-	ok(force_judge(&force, five, node, 0) == FORCE_DONE, "plain clients have no counters");
+	ok(force_judge(&force, five, node) == FORCE_DONE, "plain clients have no counters");
 }
 
 /* The value to be deleted.  A request that is over may have left a key at some node. */
@@ -152,7 +152,7 @@ test_value(void)
 	for (int i = 0; i < 5; i++)
 		forced(i, 10 + i, 11 + i);
 	has(0, OTHER);
-	ok(force_judge(&force, five, node, 0) == FORCE_AGAIN && force.round == 2 && deletes(HOLDER),
+	ok(force_judge(&force, five, node) == FORCE_AGAIN && force.round == 2 && deletes(HOLDER),
 	   "the same in the next round");
 	look((const char *[5]){OTHER, HOLDER, HOLDER, NULL, NULL}, false);
 	ok(force.value_len == 0, "without a holder at a quorum, any key");
@@ -161,15 +161,15 @@ test_value(void)
 	has(0, OTHER);
 	for (int i = 1; i < 4; i++)
 		has(i, HOLDER);
-	ok(force_judge(&force, five, node, 0) == FORCE_AGAIN && deletes(HOLDER),
+	ok(force_judge(&force, five, node) == FORCE_AGAIN && deletes(HOLDER),
 	   "until the first round shows a holder");
 	look((const char *[5]){OTHER, HOLDER, HOLDER, NULL, NULL}, false);
 	for (int i = 0; i < 5; i++)
 		forced(i, 10 + i, 11 + i);
 	for (int round = 1; round < FORCE_ROUNDS_MAX; round++)
-		ok(force_judge(&force, five, node, 0) == FORCE_AGAIN && deletes("-"),
+		ok(force_judge(&force, five, node) == FORCE_AGAIN && deletes("-"),
 		   "where no holder was, round %d deletes nothing", round + 1);
-	ok(force_judge(&force, five, node, 0) == FORCE_FAILED, "no round follows the last");
+	ok(force_judge(&force, five, node) == FORCE_FAILED, "no round follows the last");
 	look((const char *[5]){"plain", "plain", "plain", OTHER, NULL}, false);
 	ok(deletes("plain"), "a plain client's key");
 	look((const char *[5]){PERMIT, PERMIT, PERMIT_2, PERMIT_2, NULL}, false);
@@ -187,43 +187,41 @@ test_others(void)
 		forced(i, 10, 11);
 	for (int i = 2; i < 5; i++)
 		keeps(i, OTHER, 12);
-	ok(force_judge(&force, five, node, 0) == FORCE_DONE, "its acquire has raised the counter");
+	ok(force_judge(&force, five, node) == FORCE_DONE, "its acquire has raised the counter");
 	keeps(2, OTHER, 10);
 	forced(0, 20, 21);
 	node[3].kind = node[4].kind = INSPECTED_SILENT;
-	ok(force_judge(&force, five, node, 0) == FORCE_AGAIN && force.least == 22,
-	   "but not high enough");
+	ok(force_judge(&force, five, node) == FORCE_AGAIN && force.least == 22, "but not high enough");
 	keeps(2, OTHER, 0);
-	ok(force_judge(&force, five, node, 0) == FORCE_FAILED,
-	   "a key without a counter proves nothing");
+	ok(force_judge(&force, five, node) == FORCE_FAILED, "a key without a counter proves nothing");
 	keeps(2, "plain", 12);
-	ok(force_judge(&force, five, node, 0) == FORCE_FAILED, "nor does a plain client's key");
+	ok(force_judge(&force, five, node) == FORCE_FAILED, "nor does a plain client's key");
 	keeps(2, PERMIT, 12);
-	ok(force_judge(&force, five, node, 0) == FORCE_FAILED, "nor a lock with permits");
+	ok(force_judge(&force, five, node) == FORCE_FAILED, "nor a lock with permits");
 	look((const char *[5]){HOLDER, HOLDER, OTHER, OTHER, NULL}, false);
 	for (int i = 0; i < 5; i++)
 		keeps(i, HOLDER, 12);
-	ok(force_judge(&force, five, node, 0) == FORCE_FAILED,
+	ok(force_judge(&force, five, node) == FORCE_FAILED,
 	   "nor any key, if no look has shown the holder");
 	look((const char *[5]){HOLDER, HOLDER, OTHER, OTHER, OTHER}, false);
 	for (int i = 0; i < 5; i++)
 		forced(i, 100, 102);
 	for (int i = 0; i < 3; i++)
 		keeps(i, HOLDER, 100);
-	ok(deletes(OTHER) && force_judge(&force, five, node, 0) == FORCE_FAILED,
+	ok(deletes(OTHER) && force_judge(&force, five, node) == FORCE_FAILED,
 	   "nor a key that the look has seen: the look is not one moment");
 	look((const char *[5]){PERMIT, PERMIT, PERMIT, PERMIT, PERMIT}, false);
 	for (int i = 0; i < 5; i++)
 		keeps(i, PERMIT_2, 10 + i);
-	ok(force_judge(&force, five, node, 0) == FORCE_DONE, "later permits stay");
+	ok(force_judge(&force, five, node) == FORCE_DONE, "later permits stay");
 	look((const char *[5]){READER, READER, READER, NULL, NULL}, false);
 	for (int i = 0; i < 5; i++)
 		keeps(i, OTHER, 12);
-	ok(force_judge(&force, five, node, 0) == FORCE_DONE, "a writer comes after readers");
+	ok(force_judge(&force, five, node) == FORCE_DONE, "a writer comes after readers");
 	look((const char *[5]){PERMIT, PERMIT, PERMIT, NULL, NULL}, true);
 	for (int i = 0; i < 5; i++)
 		keeps(i, PERMIT_2, 12);
-	ok(force_judge(&force, five, node, 0) == FORCE_DONE, "and another holder of one permit");
+	ok(force_judge(&force, five, node) == FORCE_DONE, "and another holder of one permit");
 }
 
 /*
@@ -292,7 +290,7 @@ renew_again(void)
 {
 	if (bits(world.said_yes) >= 3)
 		world.bound = world.raise;
-	world.raise = world.bound + dice(3) * 50;
+	world.raise = world.bound + dice(3) * LUA_SPAN;
 	world.answered = world.said_yes = 0;
 	world.later = world.done;
 }
@@ -339,7 +337,7 @@ go_on(void)
 			if (world.key[i] == NOBODY)
 			{
 				world.key[i] = other;
-				world.counter[i] += 1 + dice(3);
+				world.counter[i] += LUA_SPAN * (1 + dice(3));
 			}
 			break;
 		case 2: /* the attempt is over, or its key expires */
@@ -427,17 +425,17 @@ add_one(Sum *sum, uint32_t seed)
 	for (int i = 0; i < 5; i++)
 	{
 		world.key[i] = i < 3 || dice(4) > 0 ? 0 : (int) dice(OTHERS + 1);
-		world.counter[i] = world.key[i] == 0 ? 100 : dice(200);
+		world.counter[i] = world.key[i] == 0 ? 100 : dice(10 * LUA_SPAN);
 	}
 	ask(true);
-	force_begin(&force, five, node, false, NOW_US);
+	force_begin(&force, five, node, false, NOW_US, 0);
 	shown = force.value_len > 0;
 	while (verdict == FORCE_AGAIN)
 	{
 		ask(false);
 		for (int i = 0; i < 5; i++)
 			others = others || (node[i].kind == INSPECTED_STRING && !node[i].forced);
-		verdict = force_judge(&force, five, node, 0);
+		verdict = force_judge(&force, five, node);
 	}
 	sum->shown += shown;
 	sum->robbed += shown && world.robbed > 0;

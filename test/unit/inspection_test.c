@@ -114,6 +114,48 @@ test_silence(void)
 	judge(INSPECTION_HELD, 7, "a key counts all the same");
 }
 
+/*
+ * "The same lock" is an equivalence.  Otherwise the key of a lying node could join the keys of two
+ * requests to a majority, and a free lock would count as held.
+ */
+static void
+test_sets(void)
+{
+	static const char both[] = SECRET_A REST "= permits=3 host=\"a\"";
+	static const char three[] = SECRET_A REST " permits=3 kept host=\"a\"";
+	static const char four[] = SECRET_B REST " permits=4 host=\"a\"";
+	static const char *const value[] = {a,        a_again,  a_kept, b,     reader_a, reader_b,
+										permit_a, permit_b, both,   three, four,     "plain"};
+	enum
+	{
+		COUNT = sizeof(value) / sizeof(value[0])
+	};
+	static Inspected at[COUNT];
+	int together = 0;
+	int faults = 0;
+
+	reset();
+	for (int i = 0; i < COUNT; i++)
+	{
+		put(0, 0, value[i]);
+		at[i] = node[0];
+	}
+	for (int of_permit = 0; of_permit < 2; of_permit++)
+		for (int i = 0; i < COUNT; i++)
+			for (int j = 0; j < COUNT; j++)
+			{
+				bool same = inspection_is_same(&at[i], &at[j], of_permit);
+
+				together += same;
+				faults +=
+					same != inspection_is_same(&at[j], &at[i], of_permit) || (i == j && !same);
+				for (int k = 0; k < COUNT; k++)
+					faults += same && inspection_is_same(&at[j], &at[k], of_permit) !=
+										  inspection_is_same(&at[i], &at[k], of_permit);
+			}
+	ok(faults == 0 && together > 2 * COUNT, "%d pairs of keys belong together, in sets", together);
+}
+
 static void
 test_kinds(void)
 {
@@ -215,6 +257,7 @@ main(void)
 {
 	test_votes();
 	test_silence();
+	test_sets();
 	test_kinds();
 	test_two_lists();
 	test_hosts();
