@@ -34,6 +34,10 @@ use Time::HiRes qw(sleep);
 
 our @EXPORT = qw(exec_program exec_start exec_code beats beat_path beat_log last_beat_us begin_us stop_beats session_count);
 
+# The caller may ignore signals, as nohup does, or a shell for a command in the background.
+# redlock-exec and the commands would ignore these signals, too.
+$SIG{$_} = 'DEFAULT' foreach qw(HUP INT QUIT TERM);
+
 =pod
 
 =head1 FUNCTIONS

@@ -15,7 +15,8 @@ use RedlockTest;
 use Test::More;
 use Time::HiRes qw(time);
 
-my $host = redlock_cluster('a', nodes => ['local'], conf => "redlock.ttl = '3s'\nredlock.max_ttl = '3s'\nrestart_after_crash = on");
+# A lease must outlive the pause between two brokers, also on a busy machine.
+my $host = redlock_cluster('a', nodes => ['local'], conf => "redlock.ttl = '8s'\nredlock.max_ttl = '8s'\nrestart_after_crash = on");
 my $other = redlock_cluster('b', nodes => ['local'], conf => "redlock.max_locks = 16");
 my ($s, $t, $u, $v) = map { session($host) } 1 .. 4;
 
@@ -190,7 +191,7 @@ wait_until(sub { $t->run("SELECT redlock_try('reader') AND redlock_try('pool')")
 # The advisory lock is free whenever the lock is granted, and each token exceeds all former ones.
 my $dir = PostgreSQL::Test::Utils::tempdir();
 append_to_file("$dir/exclusive", <<'SQL');
-SELECT redlock_acquire('work', scope => 'session', ttl => '2 s') AS token \gset
+SELECT redlock_acquire('work', scope => 'session') AS token \gset
 SELECT 1 / pg_try_advisory_lock(1)::int;
 SELECT 1 / (SELECT count(*) = 0 FROM tokens WHERE token >= :token)::int;
 INSERT INTO tokens VALUES (:token);
@@ -200,11 +201,11 @@ SQL
 append_to_file("$dir/shared", <<'SQL');
 \set writes random(0, 1)
 \if :writes
-SELECT redlock_acquire('data', scope => 'session', ttl => '2 s');
+SELECT redlock_acquire('data', scope => 'session');
 SELECT 1 / pg_try_advisory_lock(2)::int;
 SELECT pg_advisory_unlock(2);
 \else
-SELECT redlock_acquire('data', scope => 'session', ttl => '2 s', mode => 'shared');
+SELECT redlock_acquire('data', scope => 'session', mode => 'shared');
 SELECT 1 / pg_try_advisory_lock_shared(2)::int;
 SELECT pg_advisory_unlock_shared(2);
 \endif
