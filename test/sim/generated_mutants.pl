@@ -26,6 +26,9 @@ use Getopt::Long;
 use List::Util 'shuffle';
 use POSIX ();
 
+use lib dirname(abs_path($0));
+use Mutants;
+
 my ($jobs, $sample, $seed, $schedules, $list) = (2, 0, 1, 10000, 0);
 GetOptions('jobs=i' => \$jobs, 'sample=i' => \$sample, 'seed=i' => \$seed, 'schedules=i' => \$schedules,
 	'list' => \$list) or exit 2;
@@ -71,68 +74,28 @@ foreach my $program (keys %sources)
 }
 compile_all();
 
-$| = 1;
-my ($test, %count) = (0);
 print "# seed $seed, $schedules schedules of the simulator for each mutant\n";
-foreach my $entry (@stale)
-{
-	print 'not ok ', ++$test, " - an entry of generated_equivalents.txt fits no mutant: $entry\n";
-	$count{survives}++;
-}
-my (%running, $next);
-$next = 0;
-while ($next < @mutants or %running)
-{
-	while ($next < @mutants and keys %running < $jobs)
-	{
-		my $mutant = $mutants[ $next++ ];
-		my $pid = fork() // die "fork: $!";
-		if ($pid == 0)
-		{
-			my $result = try_mutant($mutant, "$dir/$next");
-			open(my $out, '>', "$dir/$$.result") or POSIX::_exit(1);
-			print $out $result;
-			close($out);
-			POSIX::_exit(0); # the directory is the parent's to remove
-		}
-		$running{$pid} = $mutant;
-	}
-	my $pid = wait();
-	my $mutant = delete $running{$pid} or next;
-	report($mutant, $pid);
-}
-printf "1..%d\n", $test;
-printf "# %d generated mutants, %d listed as equivalent; %d run: %d killed (%d by unit tests, %d by "
-  . "simulators, %d have no end, %d do not compile), %d survive\n", $all, scalar keys %equivalent,
-  scalar @mutants, @mutants - ($count{survives} // 0) + @stale,
-  map { $count{$_} // 0 } 'unit test', 'simulator', 'no end', 'compiler', 'survives';
-exit($count{survives} ? 1 : 0);
-
-sub report
-{
-	my ($mutant, $pid) = @_;
-	my $result = 'survives: no verdict';
-
-	if (open(my $in, '<', "$dir/$pid.result")) { local $/; $result = <$in>; close($in); }
-	my ($how, $what) = split /: /, $result, 2;
-	$count{$how}++;
-	# TAP reads "#" as the beginning of a directive
-	printf "%sok %d - line %d of %s: %s\n", $how eq 'survives' ? 'not ' : '', ++$test, $mutant->{line},
-	  $mutant->{text} =~ s/#/\\#/gr, "$how: $what";
-	return;
-}
+check(0, "an entry of generated_equivalents.txt fits no mutant: $_") foreach @stale;
+my %count;
+my $killed = run_mutants($jobs, \@mutants, \&try_mutant, sub {
+	my ($mutant, $result) = @_;
+	my ($how) = $result =~ /^(.*?): /;
+	$count{ $how // 'survives' }++;
+	return check(defined $how && $how ne 'survives', "line $mutant->{line} of $mutant->{text}: $result");
+});
+finish(sprintf '%d generated mutants, %d listed as equivalent; %d run: %d killed (%d by unit tests, %d by '
+	. 'simulators, %d have no end, %d do not compile), %d survive', $all, scalar keys %equivalent,
+	scalar @mutants, $killed, map { $count{$_} // 0 } 'unit test', 'simulator', 'no end', 'compiler', 'survives');
 
 # Returns "kind: what", of the first test that notices the mutant.
 sub try_mutant
 {
-	my ($mutant, $at) = @_;
-	my $file = $mutant->{file};
+	my ($mutant) = @_;
+	my ($file, $at) = ($mutant->{file}, "$dir/$$");
 	my @text = read_lines($file);
 
 	$text[ $mutant->{line} - 1 ] = $mutant->{new};
-	open(my $out, '>', "$at.c") or return "survives: no file";
-	print $out join("\n", @text);
-	close($out);
+	write_file("$at.c", join("\n", @text));
 	compile("$at.c", "$at.o", dirname($file)) or return 'compiler: rejects it';
 	foreach my $program ((sort grep { m{/unit/} } keys %sources), grep { $sources{$_} } @simulators)
 	{
@@ -206,26 +169,7 @@ sub compile
 sub read_lines
 {
 	my ($file) = @_;
-	open(my $in, '<', $file) or die "$file: $!\n";
-	local $/;
-	return split /\n/, <$in>, -1;
-}
-
-# Returns the reason of each equivalent mutant.  In the file a reason, in lines that begin with "#",
-# precedes its mutants.
-sub read_equivalents
-{
-	my ($file) = @_;
-	my (%reason, $reason);
-
-	foreach my $line (read_lines($file))
-	{
-		if    ($line =~ /^#/)    { $reason = $line; }
-		elsif ($line =~ / ==> /) { $reason{$line} = $reason // die "$file: no reason for $line\n"; }
-		elsif ($line eq '')      { undef $reason; }
-		else                     { die "$file: what is this? $line\n"; }
-	}
-	return %reason;
+	return split /\n/, slurp($file), -1;
 }
 
 # Returns all mutants of the functions of a file, in the order of the lines.  Equal lines get a number.

@@ -19,6 +19,9 @@ use File::Temp 'tempdir';
 use Getopt::Long;
 use Time::HiRes 'time';
 
+use lib dirname(abs_path($0));
+use Mutants;
+
 my $sim = dirname(abs_path($0));
 my $src = abs_path("$sim/../../src");
 # a limit for slow machines: only a surviving mutant uses all of it
@@ -34,7 +37,6 @@ my %program = (crowd => [@core, qw(crowd node driver/turns hearing local_node ru
   permits => [qw(permits protocol/permits)], # permits.c exists twice
   changes => [@core, qw(changes hosts overlap standing steps words)]);
 my $dir = tempdir(CLEANUP => 1);
-my $main = $$;
 
 my @mutants = read_table("$sim/mutants.txt");
 if (@ARGV)
@@ -50,33 +52,8 @@ foreach my $unit (sort keys %compiled)
 	compile(source($unit), object($unit)) or die "$unit.c does not compile\n";
 }
 
-$| = 1;
-my ($test, $failed) = (0, 0);
-my %running;
-my @queue = @mutants;
-while (@queue or %running)
-{
-	while (@queue and keys %running < $jobs)
-	{
-		my $mutant = shift @queue;
-		my $pid = fork() // die "fork: $!";
-		if ($pid == 0)
-		{
-			my $result = try_mutant($mutant);
-			open(my $out, '>', "$dir/$mutant->{name}.result") or die $!;
-			print $out $result;
-			close($out);
-			exit 0;
-		}
-		$running{$pid} = $mutant;
-	}
-	my $pid = wait();
-	my $mutant = delete $running{$pid} or next;
-	report($mutant);
-}
-printf "1..%d\n", $test;
-printf "# %d mutants, %d killed\n", $test, $test - $failed;
-exit($failed ? 1 : 0);
+my $killed = run_mutants($jobs, \@mutants, \&try_mutant, \&report);
+finish(sprintf '%d mutants, %d killed', scalar @mutants, $killed);
 
 # Returns the blocks of the table; mutants.txt explains their form.
 sub read_table
@@ -138,9 +115,7 @@ sub try_mutant
 	my $name = "$dir/$mutant->{name}";
 	my $began = time();
 
-	open(my $in, '<', source($unit)) or return "no file: $!";
-	my $text = do { local $/; <$in> };
-	close($in);
+	my $text = slurp(source($unit));
 	foreach my $edit (@{ $mutant->{edits} })
 	{
 		# the text to replace may end within a line
@@ -150,9 +125,7 @@ sub try_mutant
 		return "its text is there $count times, not once" if $count != 1;
 		$text =~ s/\Q$old\E/$new/;
 	}
-	open(my $out, '>', "$name.c") or return "no file: $!";
-	print $out $text;
-	close($out);
+	write_file("$name.c", $text);
 	compile("$name.c", "$name.o") or return "it does not compile";
 	my $other   = $mutant->{program} ? $program{ $mutant->{program} } : undef;
 	my @objects = map { $_ eq $unit ? "$name.o" : object($_) } $other ? @$other : @units;
@@ -171,20 +144,13 @@ sub try_mutant
 
 sub report
 {
-	my ($mutant) = @_;
-	my $file = "$dir/$mutant->{name}.result";
-	my $result = 'it ended early';
-
-	if (open(my $in, '<', $file)) { local $/; $result = <$in>; close($in); }
+	my ($mutant, $result) = @_;
 	my ($seed, $invariant, $taken) = $result =~ /^seed (\d+) invariant (\d+) seconds (\S+)$/;
 	my $killed = defined $invariant && grep { $_ == $invariant } split(' ', $mutant->{kills});
 
-	$test++;
-	$failed++ unless $killed;
-	printf "%sok %d - %-26s %s\n", $killed ? '' : 'not ', $test, $mutant->{name},
-	  defined $seed
-	  ? sprintf('invariant %2d, seed %6d, %5.1f s', $invariant, $seed, $taken)
-	  : $result;
+	$result = sprintf('invariant %2d, seed %6d, %5.1f s', $invariant, $seed, $taken) if defined $seed;
+	check($killed, sprintf('%-26s %s', $mutant->{name}, $result));
 	print "# $mutant->{what}\n";
 	print "# expected of it: $mutant->{kills}\n" if defined $seed and not $killed;
+	return $killed;
 }
