@@ -1,7 +1,7 @@
 # Mutants.pm: run mutants of a source in child processes, and write TAP
 #
-# Each program that breaks code in one place at a time makes its own mutants and tries one by itself;
-# the rest is here.
+# A program that breaks code in one place at a time makes its mutants, and tries one mutant.  This module
+# has the rest.
 package Mutants;
 
 use strict;
@@ -10,7 +10,7 @@ use warnings;
 use Exporter 'import';
 use POSIX ();
 
-our @EXPORT = qw(run_mutants check finish read_equivalents slurp write_file);
+our @EXPORT = qw(run_mutants check finish read_equivalents sources_of slurp write_file);
 
 my ($tests, $failed) = (0, 0);
 
@@ -68,8 +68,8 @@ sub finish
 	exit($failed ? 1 : 0);
 }
 
-# Returns the reason of each mutant that no test can tell from the code.  In the file a reason, in
-# lines that begin with "#", precedes its mutants.
+# Returns the reason of each equivalent mutant.  In the file a reason, in lines that begin with "#",
+# precedes its mutants.
 sub read_equivalents
 {
 	my ($file) = @_;
@@ -83,6 +83,14 @@ sub read_equivalents
 		else                     { die "$file: what is this? $line\n"; }
 	}
 	return %reason;
+}
+
+# Returns the sources of a program, as make compiles them in the current directory.
+sub sources_of
+{
+	my ($program) = @_;
+	my ($command) = grep { / -o / } `make -Bn $program 2>/dev/null`;
+	return $command =~ m{(\S+\.c)\b}g;
 }
 
 sub slurp

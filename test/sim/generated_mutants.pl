@@ -5,16 +5,16 @@
 #
 #	generated_mutants.pl [--jobs N] [--sample N] [--seed N] [--schedules N] [--list] [PATTERN]
 #
-# mutants.txt has mutants that people wrote; this program makes mutants of each line of @files.  It
-# drops a statement, negates a condition, and changes a comparison, "&&", "||", a sum, a number by one,
+# mutants.txt has mutants that people wrote; this program makes mutants of each line of src/ that a
+# simulator links.  It drops a statement, negates a condition, and changes a comparison, "&&", "||", a sum, a number by one,
 # and true and false.  A mutant is a text like "file:line: before ==> after".
 #
 # --sample N runs N of them, chosen by --seed; PATTERN only mutants with a matching text; --list shows
 # the mutants and runs none.  generated_equivalents.txt lists equivalent mutants, with the reason.  The
-# program does not run these.
+# program does not run these; a sample is the same with and without the list.
 #
-# A mutant is killed by a unit test, else by the simulators that link the file: by a failed check, an
-# assertion, or a run without an end.  A mutant that the compiler rejects counts as killed, too.  Writes
+# A mutant is killed by a unit test, else by the simulators that link the file, or conformance: by a
+# failed check, an assertion, or a run without an end.  A mutant that the compiler rejects counts as killed, too.  Writes
 # TAP: one test for each mutant.
 use strict;
 use warnings;
@@ -23,7 +23,7 @@ use Cwd 'abs_path';
 use File::Basename 'dirname';
 use File::Temp 'tempdir';
 use Getopt::Long;
-use List::Util 'shuffle';
+use List::Util qw(shuffle uniq);
 use POSIX ();
 
 use lib dirname(abs_path($0));
@@ -36,11 +36,10 @@ my ($wanted) = @ARGV;
 
 chdir dirname(abs_path($0)) . '/../..' or die $!;
 my $cc = $ENV{CC} || 'gcc';
-my @files = (
-	(map { "src/protocol/$_.c" } qw(core core_acquire core_debts core_renew entry force_release guard hosts
-		  permits release_queue rules settling standing steps)),
-	'src/driver/driver.c', 'src/driver/turns.c');
 my @simulators = map { "test/sim/$_" } qw(sim crowd deadlock together permits changes);
+# The sources of each program; conformance compares the node of the simulators with a real one.
+my %sources = map { $_ => [ sources_of($_) ] } unit_tests(), @simulators, 'test/sim/conformance';
+my @files = grep { m{^src/} } uniq(map { @{ $sources{$_} } } @simulators);
 
 # A run that uses more time of a processor has no end: mutants of loops.  All tests of one kind use
 # less than a tenth.
@@ -52,7 +51,6 @@ my @mutants = map { mutants_of_file($_) } @files;
 my $all = @mutants;
 my %there = map { $_->{text} => 1 } @mutants;
 my @stale = grep { !$there{$_} } sort keys %equivalent;
-@mutants = grep { !$equivalent{ $_->{text} } } @mutants;
 @mutants = grep { $_->{text} =~ /$wanted/ } @mutants if defined $wanted;
 if ($sample)
 {
@@ -60,14 +58,13 @@ if ($sample)
 	@mutants = shuffle(@mutants);
 	splice @mutants, $sample if @mutants > $sample;
 }
+@mutants = grep { !$equivalent{ $_->{text} } } @mutants;
 if ($list)
 {
 	print "$_->{line}: $_->{text}\n" foreach @mutants;
 	exit 0;
 }
 
-# The sources of each program, as make compiles them.
-my %sources = map { $_ => sources_of($_) } unit_tests(), @simulators;
 foreach my $program (keys %sources)
 {
 	delete $sources{$program} unless grep { my $source = $_; grep { $_->{file} eq $source } @mutants } @{ $sources{$program} };
@@ -84,8 +81,8 @@ my $killed = run_mutants($jobs, \@mutants, \&try_mutant, sub {
 	return check(defined $how && $how ne 'survives', "line $mutant->{line} of $mutant->{text}: $result");
 });
 finish(sprintf '%d generated mutants, %d listed as equivalent; %d run: %d killed (%d by unit tests, %d by '
-	. 'simulators, %d have no end, %d do not compile), %d survive', $all, scalar keys %equivalent,
-	scalar @mutants, $killed, map { $count{$_} // 0 } 'unit test', 'simulator', 'no end', 'compiler', 'survives');
+	. 'programs of test/sim, %d have no end, %d do not compile), %d survive', $all, scalar keys %equivalent,
+	scalar @mutants, $killed, map { $count{$_} // 0 } 'unit test', 'test/sim', 'no end', 'compiler', 'survives');
 
 # Returns "kind: what", of the first test that notices the mutant.
 sub try_mutant
@@ -96,19 +93,20 @@ sub try_mutant
 
 	$text[ $mutant->{line} - 1 ] = $mutant->{new};
 	write_file("$at.c", join("\n", @text));
-	compile("$at.c", "$at.o", dirname($file)) or return 'compiler: rejects it';
-	foreach my $program ((sort grep { m{/unit/} } keys %sources), grep { $sources{$_} } @simulators)
+	compile("$at.c", "$at.o") or return 'compiler: rejects it';
+	foreach my $program ((sort grep { m{/unit/} } keys %sources), grep { $sources{$_} } @simulators, 'test/sim/conformance')
 	{
 		next unless grep { $_ eq $file } @{ $sources{$program} };
+		my $libraries = $program =~ /conformance/ ? '-lhiredis' : '';
 		my @objects = map { $_ eq $file ? "$at.o" : object($_) } @{ $sources{$program} };
-		system("$cc -o $at.run @objects 2>/dev/null") == 0 or return 'compiler: does not link';
+		system("$cc -o $at.run @objects $libraries 2>/dev/null") == 0 or return 'compiler: does not link';
 		my $options = $program eq 'test/sim/sim'   ? "--schedules $schedules --jobs 1 --min-faults 0"
 		  : $program eq 'test/sim/changes' ? '300'
 		  :                                  '';
 		my ($kind) = $program =~ m{^test/(\w+)/};
 		system("ulimit -c 0; ulimit -t $seconds{$kind}; exec $at.run $options >/dev/null 2>&1");
 		return "no end: $program" if ($? & 127) == 24 or ($? & 127) == 9;
-		return ($kind eq 'unit' ? 'unit test' : 'simulator') . ": $program" if $? != 0;
+		return ($kind eq 'unit' ? 'unit test' : 'test/sim') . ": $program" if $? != 0;
 	}
 	unlink "$at.run";
 	return 'survives: all tests pass';
@@ -146,13 +144,6 @@ sub compile_all
 	return;
 }
 
-sub sources_of
-{
-	my ($program) = @_;
-	my ($command) = grep { / -o / } `make -Bn $program 2>/dev/null`;
-	return [ $command =~ m{(\S+\.c)\b}g ];
-}
-
 sub object
 {
 	my ($source) = @_;
@@ -161,9 +152,8 @@ sub object
 
 sub compile
 {
-	my ($from, $to, $beside) = @_;
-	my $includes = $from =~ m{^test/sim/} ? '-Itest/sim -Itest/unit -Isrc' : '-Itest/unit -Isrc';
-	return system("$cc -std=c99 -O1 -w $includes -c -o $to $from 2>/dev/null") == 0;
+	my ($from, $to) = @_;
+	return system("$cc -std=c99 -O1 -w -Itest/sim -Itest/unit -Isrc -c -o $to $from 2>/dev/null") == 0;
 }
 
 sub read_lines
