@@ -6,16 +6,16 @@
 #	generated_mutants.pl [--jobs N] [--sample N] [--seed N] [--schedules N] [--list] [PATTERN]
 #
 # mutants.txt has mutants that people wrote; this program makes mutants of each line of src/ that a
-# simulator links.  It drops a statement, negates a condition, and changes a comparison, "&&", "||", a sum, a number by one,
-# and true and false.  A mutant is a text like "file:line: before ==> after".
+# simulator links.  It drops a statement, negates a condition, and changes a comparison, "&&", "||", a
+# sum, a number by one, and true and false.  A mutant is a text like "file:line: before ==> after".
 #
 # --sample N runs N of them, chosen by --seed; PATTERN only mutants with a matching text; --list shows
 # the mutants and runs none.  generated_equivalents.txt lists equivalent mutants, with the reason.  The
 # program does not run these; a sample is the same with and without the list.
 #
-# A mutant is killed by a unit test, else by the simulators that link the file, or conformance: by a
-# failed check, an assertion, or a run without an end.  A mutant that the compiler rejects counts as killed, too.  Writes
-# TAP: one test for each mutant.
+# A unit test kills a mutant, else a simulator that links the file, else conformance: by a failed check,
+# an assertion, or a run without an end.  A mutant that the compiler rejects counts as killed, too.
+# Writes TAP: one test for each mutant.
 use strict;
 use warnings;
 
@@ -101,7 +101,7 @@ sub try_mutant
 		my @objects = map { $_ eq $file ? "$at.o" : object($_) } @{ $sources{$program} };
 		system("$cc -o $at.run @objects $libraries 2>/dev/null") == 0 or return 'compiler: does not link';
 		my $options = $program eq 'test/sim/sim'   ? "--schedules $schedules --jobs 1 --min-faults 0"
-		  : $program eq 'test/sim/changes' ? '300'
+		  : $program eq 'test/sim/changes' ? '60'
 		  :                                  '';
 		my ($kind) = $program =~ m{^test/(\w+)/};
 		system("ulimit -c 0; ulimit -t $seconds{$kind}; exec $at.run $options >/dev/null 2>&1");
