@@ -10,7 +10,7 @@ use warnings;
 use Exporter 'import';
 use POSIX ();
 
-our @EXPORT = qw(run_mutants check finish read_equivalents sources_of slurp write_file);
+our @EXPORT = qw(run_mutants check finish read_reasons sources_of slurp write_file);
 
 my ($tests, $failed) = (0, 0);
 
@@ -68,9 +68,9 @@ sub finish
 	exit($failed ? 1 : 0);
 }
 
-# Returns the reason of each equivalent mutant.  In the file a reason, in lines that begin with "#",
-# precedes its mutants.
-sub read_equivalents
+# Returns the reason of each entry of a list.  In the file a reason, in lines that begin with "#",
+# precedes its entries, and each entry has "==>".
+sub read_reasons
 {
 	my ($file) = @_;
 	my (%reason, $reason);

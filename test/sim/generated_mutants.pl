@@ -46,7 +46,7 @@ my @files = grep { m{^src/} } uniq(map { @{ $sources{$_} } } @simulators);
 my %seconds = (unit => 20, sim => 120);
 
 my $dir = tempdir(CLEANUP => 1);
-my %equivalent = read_equivalents('test/sim/generated_equivalents.txt');
+my %equivalent = read_reasons('test/sim/generated_equivalents.txt');
 my @mutants = map { mutants_of_file($_) } @files;
 my $all = @mutants;
 my %there = map { $_->{text} => 1 } @mutants;

@@ -46,7 +46,7 @@ my $dir = tempdir(CLEANUP => 1);
 my @script = split /\n/, `"$sim/conformance" --script`, -1;
 die "make conformance first\n" if @script < 2;
 
-my %equivalent = read_equivalents("$sim/script_equivalents.txt");
+my %equivalent = read_reasons("$sim/script_equivalents.txt");
 my @mutants    = all_mutants();
 my $all        = @mutants;
 my $skipped    = grep { $equivalent{ $_->{text} } } @mutants;
