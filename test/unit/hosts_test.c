@@ -367,8 +367,6 @@ test_held(void)
 	   "by the third list");
 	ok(as_seen(nodes("x:4 y:5 z:6"), nodes("a:1:5 b:2:5 c:3:5 x:4:2 y:5:2 z:6:2")) == HOSTS_HELD,
 	   "by one list of two, to a host that has the other alone");
-	ok(!hosts_say_the_same(&three, &(HostConfig[]){nodes("a:1:5 b:2 c:3")}[0]),
-	   "what it holds is a part of what it says");
 }
 
 static void
@@ -389,10 +387,55 @@ test_other_differences(void)
 	ok(differ(three, other) == (HOSTS_MAX_TTL | HOSTS_DATABASES), "both");
 	ok(differ(three, nodes("x:0:1:5 b:2 c:3")) == 0, "that of a node that is not known");
 
-	other = nodes("a:0 b:12 c:3");
-	ok(hosts_say_the_same(&three, &other), "what they say is the same");
-	other.node[1].db = 1;
-	ok(!hosts_say_the_same(&three, &other), "... or not");
+}
+
+/* One host, with `field` changed to `value`, does not say the same. */
+#define SAYS_MORE(field, value)                                                                    \
+	do                                                                                             \
+	{                                                                                              \
+		HostConfig other = three;                                                                  \
+		other.field = value;                                                                       \
+		ok(!hosts_say_the_same(&three, &other), "another " #field);                                \
+	} while (0)
+
+static void
+test_say_the_same(void)
+{
+	HostConfig three = nodes("a:1 b:2 c:3");
+	HostConfig known = nodes("a:0 b:12 c:3");
+
+	ok(hosts_say_the_same(&three, &known), "the processes of nodes are no part");
+	SAYS_MORE(prefix[0], 'x');
+	SAYS_MORE(max_ttl_ms, 30000);
+	SAYS_MORE(standing, HOST_WARNS);
+	SAYS_MORE(step, HOST_GOES_ON);
+	SAYS_MORE(count, 2);
+	SAYS_MORE(node[2].address[0], 'x');
+	SAYS_MORE(node[1].db, 1);
+	SAYS_MORE(node[1].now, false);
+	SAYS_MORE(node[1].next, true);
+	SAYS_MORE(node[0].held, 1);
+}
+
+static void
+test_take_step(void)
+{
+	HostConfig config = nodes("a:1:1 b:2:3 c:3:2");
+
+	hosts_take_step(&config);
+	ok(config.node[0].now && !config.node[2].now && config.node[1].next && config.node[2].next,
+	   "a host that stays keeps both lists");
+	config.step = HOST_GOES_ON;
+	hosts_take_step(&config);
+	ok(!config.node[0].now && config.node[1].now && config.node[2].now && !config.node[1].next &&
+		   !config.node[2].next && config.step == HOST_STAYS,
+	   "a host that goes on has the next list alone");
+	config = nodes("a:1:1 b:2:3 c:3:2");
+	config.step = HOST_GOES_BACK;
+	hosts_take_step(&config);
+	ok(config.node[0].now && config.node[1].now && !config.node[2].now && !config.node[1].next &&
+		   !config.node[2].next && config.step == HOST_STAYS,
+	   "a host that goes back has the first list alone");
 }
 
 /* ---- texts ---- */
@@ -618,6 +661,8 @@ test_ids(void)
 	ok(strcmp(id, "0123456789abcdef") == 0, "the beginning of a process");
 	hosts_set_id(id, "0123abcd lost 123456");
 	ok(strcmp(id, "0123abcd") == 0, "up to a blank");
+	hosts_set_id(id, "0123abcd\x7f");
+	ok(strcmp(id, "0123abcd") == 0, "or up to a control character");
 	hosts_set_id(id, "");
 	ok(strcmp(id, "") == 0, "none");
 }
@@ -634,6 +679,8 @@ main(void)
 	test_unknown_lists();
 	test_held();
 	test_other_differences();
+	test_say_the_same();
+	test_take_step();
 	test_facts();
 	test_configs();
 	test_records();

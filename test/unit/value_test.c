@@ -59,6 +59,7 @@ test_others(void)
 		HEAD "x",
 		"0123456789ABCDEFfedcba9876543210:000000001:00c0ffee00c0ffee ",
 		SECRET ":00000001x:00c0ffee00c0ffee ",
+		"0123456789abcdef-edcba9876543210:000000001:00c0ffee00c0ffee ",
 		SECRET "-000000001:00c0ffee00c0ffee ",
 		SECRET ":000000001-00c0ffee00c0ffee ",
 		SECRET ":000000001:00c0ffee00c0ffeg "};
@@ -74,6 +75,10 @@ test_others(void)
 	ok(value.permits == 0, "too many permits");
 	read_text(HEAD " permits=10");
 	ok(value.permits == 0, "a number without an end");
+	read_text(HEAD " permits=10: ");
+	ok(value.permits == 0, "a number that a colon ends");
+	read_text(HEAD " permits=10- ");
+	ok(value.permits == 0, "a number that a minus ends");
 	for (size_t len = 0; len < VALUE_HEAD; len++)
 	{
 		value_read(&value, HEAD " host", len);
