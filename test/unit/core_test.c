@@ -1378,9 +1378,25 @@ test_wake_at(void)
 
 	start(3);
 	acquire_waiting();
+	wake_at(now_us + SECOND);
+	node_lost(0);
+	node_lost(1);
+	turn_us = lease.wake_at_us;
+	ok(lease.state == CORE_BUSY && turn_us < now_us + SECOND,
+	   "a request that reached too few nodes asks again, turn or not");
+	wake(0);
+	ok(lease.wake_at_us == turn_us, "and a WAKE without an instant does not put it off");
+
+	start(3);
+	acquire_waiting();
 	granted_by("01");
 	wake_at(now_us + SECOND);
 	ok(lease.state == CORE_HELD && lease.not_before_us == 0, "who holds the lock does not care");
+	turn_us = lease.wake_at_us;
+	happens((core_event){.type = CORE_WAKE, .by_us = now_us + 1});
+	happens((core_event){.type = CORE_FORGET});
+	ok(lease.state == CORE_HELD && lease.wake_at_us == turn_us && nothing_said(),
+	   "nor is it woken, or forgotten");
 }
 
 /* A node refuses, and tells the number of waiting hosts. */

@@ -386,7 +386,6 @@ test_other_differences(void)
 	other.max_ttl_ms = 30000;
 	ok(differ(three, other) == (HOSTS_MAX_TTL | HOSTS_DATABASES), "both");
 	ok(differ(three, nodes("x:0:1:5 b:2 c:3")) == 0, "that of a node that is not known");
-
 }
 
 /* One host, with `field` changed to `value`, does not say the same. */
