@@ -48,6 +48,7 @@ static DriverCommand composed; /* the last command, and the number of times that
 static const DriverCommand *composing;
 static int sent;
 static int freed;
+static int noted; /* another host waits */
 static WaitersKnown known[3];
 static int known_made;
 static int known_dropped;
@@ -171,10 +172,10 @@ world_is_answered(const Driver *d, int entry)
 }
 
 static bool
-never(const Driver *d, int entry)
+world_is_returned(const Driver *d, int entry)
 {
-	(void) d, (void) entry;
-	return false;
+	(void) d;
+	return owner[entry].terms.keep_us > 0;
 }
 
 static void
@@ -271,6 +272,13 @@ world_give_up_detached(Driver *d, int entry)
 }
 
 static void
+world_note_waiting_host(Driver *d, int entry)
+{
+	(void) d, (void) entry;
+	noted++;
+}
+
+static void
 world_tell_permit(Driver *d, int entry, int permit)
 {
 	(void) d;
@@ -309,7 +317,7 @@ static const DriverWorld world = {.lists = world_lists,
 								  .new_value = ignore,
 								  .wish = world_wish,
 								  .is_answered = world_is_answered,
-								  .is_returned = never,
+								  .is_returned = world_is_returned,
 								  .tell = world_tell,
 								  .no_more_waits = ignore,
 								  .hold_until_us = world_hold_until_us,
@@ -323,7 +331,7 @@ static const DriverWorld world = {.lists = world_lists,
 								  .release_idle = world_release_idle,
 								  .give_up_detached = world_give_up_detached,
 								  .release_orphan = world_release_orphan,
-								  .note_waiting_host = ignore,
+								  .note_waiting_host = world_note_waiting_host,
 								  .tell_permit = world_tell_permit,
 								  .count_unsettled = world_count_unsettled,
 								  .free = world_free};
@@ -336,7 +344,7 @@ begin(int room)
 	memset(entries, 0, sizeof(entries));
 	memset(owner, 0, sizeof(owner));
 	memset(known, 0, sizeof(known));
-	known_made = known_dropped = freed = 0;
+	known_made = known_dropped = freed = noted = 0;
 	lists = (core_lists){.now = ALL};
 	settling = (Settling){.lists = lists};
 	now_us = 1000 * SECOND;
@@ -481,8 +489,9 @@ test_queue(void)
 	memset(entries, 0, sizeof(entries));
 	driver_init(&driver, releases, 10);
 	owner[0].hears = false;
+	hold(1);
 	driver_adopt(&driver, now_us, now_us);
-	ok(owner[0].hears, "also with the next driver");
+	ok(owner[0].hears && !owner[1].hears, "also with the next driver, unlike other holders");
 	expire(0);
 	ok(owner[0].told[DRIVER_LOST] && !owner[0].hears && owner[0].wish == WISH_HOLD,
 	   "until the queue is lost, and then the owner queues again");
@@ -576,6 +585,30 @@ test_releases(void)
 	ok(freed == 0 && driver_forget_debt(&driver, now_us) && freed == 1, "a debt can be forgotten");
 }
 
+static void
+test_lost_command(void)
+{
+	DriverSent command = {.entry = 0, .op = CORE_OP_RENEW};
+
+	begin(10);
+	hold(0);
+	command.generation = leases[0].generation + 1;
+	ok(driver_on_lost(&driver, 0, &command, true, now_us) && core_of(0)->state == CORE_HELD,
+	   "a lost command of an earlier lease is not repeated");
+}
+
+static void
+test_kept(void)
+{
+	begin(10);
+	owner[0].terms.keep_us = SECOND;
+	hold(0);
+	now_us += SECOND - 1000;
+	give_back(0);
+	ok(composed.ttl_ms == 1 && settling.kept_until_us == now_us + 1000,
+	   "a key that is kept for one more millisecond is remembered");
+}
+
 /* A request that was released before this driver serves does not ask again. */
 static void
 test_serve(void)
@@ -623,6 +656,12 @@ test_known(void)
 	turns_note_waiter(&driver, 4, &waiter, false);
 	give_back(4);
 	ok(known_dropped == 1, "the memory of one turn of a name is kept");
+	begin(10);
+	hold(0);
+	turns_hear(&driver, 0, &(Waiters){1, {{.host = driver.id}}}, now_us);
+	ok(noted == 0, "a release that names this host alone tells of no other host,");
+	turns_hear(&driver, 0, &(Waiters){2, {{.host = driver.id}, waiter}}, now_us);
+	ok(noted == 1, "but one that names another behind it does");
 }
 
 int
@@ -635,6 +674,8 @@ main(void)
 	test_expiry();
 	test_forced();
 	test_releases();
+	test_lost_command();
+	test_kept();
 	test_serve();
 	test_known();
 	return tap_done();

@@ -42,7 +42,11 @@ test_judgement(void)
 	ProbePath path = {.number = 1, .count = 2, .step = {{5, 1, true}, {4, 9, true}}};
 	ProbeMemory memory = {.sent = 3};
 
-	ok(probe_judge(&memory, &path, 0, PATIENCE_US) == PROBE_ONCE, "seen once");
+	path.number = 0;
+	ok(probe_judge(&memory, &path, 0, PATIENCE_US) == PROBE_ONCE, "seen once, by a forged number,");
+	memory = (ProbeMemory){.sent = 3};
+	path.number = 1;
+	ok(probe_judge(&memory, &path, 0, PATIENCE_US) == PROBE_ONCE, "or by a true one");
 	ok(probe_judge(&memory, &path, 0, PATIENCE_US) == PROBE_KNOWN, "the same probe again");
 	path.number = 3;
 	ok(probe_judge(&memory, &path, 0, PATIENCE_US) == PROBE_KNOWN,

@@ -235,6 +235,10 @@ test_memory(void)
 	known.mark[2].list = 9;
 	steps_remember(&known, 7, 7);
 	ok(known.own.version == 6, "its latest one");
+	known.mark[0].version = 7;
+	steps_remember(&known, 7, 7);
+	ok(known.own.version == 7, "of any node");
+	known.own.version = 6;
 	memset(known.mark, 0, sizeof(known.mark));
 	steps_remember(&known, 7, 7);
 	ok(known.own.version == 6, "also when the nodes have lost it");
