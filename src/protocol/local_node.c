@@ -571,7 +571,8 @@ reader_of(local_data *data, local_id secret)
 	return NULL;
 }
 
-/* Is there a place for one more reader?  The key, if any, is of readers.  The script has as many places as the node has memory. */
+/* Is there a place for one more reader?  The key, if any, is of readers.  The script has as many
+ * places as the node has memory. */
 static bool
 has_place(local_data *data, int64_t now_us)
 {

@@ -1368,6 +1368,11 @@ test_wake_at(void)
 	ok(lease.state == CORE_ASKING, "also if it was to let others go first");
 
 	start(3);
+	acquire_not_before(now_us + SECOND, false);
+	wake_at(1);
+	ok(lease.state == CORE_ASKING, "and the first instant of the clock is an instant");
+
+	start(3);
 	acquire_waiting();
 	refused_by("0");
 	wake_at(now_us + 7 * MS);

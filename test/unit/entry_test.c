@@ -278,6 +278,8 @@ test_ends(void)
 	ok(entry_needs_tokens(&entry, WISH_OWNER_LIVES, NOW) &&
 		   !entry_needs_tokens(&entry, WISH_OWNER_LIVES, NOW + TTL),
 	   "tokens are asked for while it is idle");
+	entry.keep_idle_us = 1;
+	ok(entry_needs_tokens(&entry, WISH_OWNER_LIVES, NOW), "however short that is");
 }
 
 int

@@ -28,6 +28,10 @@ test_paths(void)
 	ok(path.count == 4, "what was dropped is not in the path");
 	ok(probe_visit(&path, &first) == PROBE_HOME, "a cycle");
 
+	path = (ProbePath){.number = 1, .count = 1, .step = {first, {4, 9, true}}};
+	ok(probe_visit(&path, &(ProbeStep){4, 9, true}) == PROBE_GO_ON,
+	   "what is behind the path is not in it");
+
 	while (path.count < PROBE_STEPS_MAX)
 		(void) probe_visit(&path, &(ProbeStep){1, (uint64_t) 100 + (uint64_t) path.count, false});
 	ok(probe_visit(&path, &(ProbeStep){1, 1, false}) == PROBE_DROP, "too long a path");
