@@ -103,7 +103,7 @@ local_names_end(local_names *names, local_name *name)
 static bool
 make_room(local_names *names, int64_t now_us)
 {
-	for (int i = 0; i < LOOKS; i++)
+	for (int i = 0; i < LOOKS && names->oldest >= 0; i++)
 	{
 		local_name *name = &names->name[names->oldest];
 		local_data *data = &name->data;

@@ -20,7 +20,7 @@ use JSON::PP;
 use lib dirname(abs_path($0));
 use Mutants;
 
-my $schedules = 20000;
+my $schedules = 10000;
 GetOptions('schedules=i' => \$schedules) or exit 2;
 my %options = ('test/sim/sim' => "--schedules $schedules --jobs 2 --min-faults 0", 'test/sim/changes' => '60');
 

@@ -77,6 +77,10 @@ test_readers(void)
 	ok(!execute(reader(CORE_OP_RENEW, 50)) && answer.error == LOCAL_FAILED,
 	   "also if it had a place before a loss");
 	ok(execute(reader(CORE_OP_RENEW, 2)), "a reader with a place is renewed");
+	memory = LOCAL_FULL;
+	data.counter = 0;
+	data.readers--;
+	ok(execute(reader(CORE_OP_ACQUIRE, 60)), "a full node takes a reader without a counter, too");
 	now_us = NOW_US + TTL_MS * 1000;
 	ok(execute(reader(CORE_OP_ACQUIRE, 50)) && data.readers == LOCAL_READERS_MAX,
 	   "an expired reader makes room");
