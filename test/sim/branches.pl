@@ -71,7 +71,7 @@ sub collect
 	my @line = ('', split /\n/, slurp($file), -1);
 	my (%times, %number, %count);
 
-	$number{$_} = ++$times{ $line[$_] } foreach 1 .. $#line;
+	$number{$_} = ++$times{ $line[$_] =~ s/^\s+//r } foreach 1 .. $#line;
 	foreach my $branch (@{ $counts->{branches} })
 	{
 		my ($from, $column, $to, $end, $true, $false) = @$branch;

@@ -14,7 +14,7 @@
 # program does not run these; a sample is the same with and without the list.
 #
 # A unit test kills a mutant, else a simulator that links the file, else conformance: by a failed check,
-# an assertion, or a run without an end.  A mutant that the compiler rejects counts as killed, too.
+# an assertion, an index beyond an array, or a run without an end.  A mutant that the compiler rejects counts as killed, too.
 # Writes TAP: one test for each mutant.
 use strict;
 use warnings;
@@ -153,7 +153,7 @@ sub object
 sub compile
 {
 	my ($from, $to) = @_;
-	return system("$cc -std=c99 -O1 -w -Itest/sim -Itest/unit -Isrc -c -o $to $from 2>/dev/null") == 0;
+	return system("$cc -std=c99 -O1 -w -fsanitize=bounds -fsanitize-undefined-trap-on-error -Itest/sim -Itest/unit -Isrc -c -o $to $from 2>/dev/null") == 0;
 }
 
 sub read_lines
@@ -179,7 +179,7 @@ sub mutants_of_file
 		$comment = 0 if $line =~ m{\*/};
 		next if $skip;
 		my $place = $line =~ s/^\s+//r;
-		$place .= " ($times{$line})" if $times{$line}++;
+		$place .= " ($times{$place})" if $times{$place}++;
 		my %seen = ($line => 1);
 		my $begins = $i > 0 && $line[ $i - 1 ] =~ /(?:[;{}:]|\*\/)$|^\s*else$|^\s*(?:if|for|while) \(.*\)$|^$/;
 		foreach my $new (mutants_of($line, $begins))

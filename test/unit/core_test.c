@@ -1436,6 +1436,11 @@ test_crowd(void)
 	int64_t expiry_us = 10 * SECOND;
 
 	ok(least_us == RETRY_US / 2, "one who waits alone asks again after a pause");
+	(void) pause_in_a_crowd(15, 0, 0);
+	tick_at(lease.wake_at_us);
+	refused_in_a_crowd(0, 0, 0);
+	refused_in_a_crowd(1, 0, 0);
+	ok(lease.waiting == 0, "when the others have gone, a majority says so");
 	ok(pause_in_a_crowd(15, 0, 0) == least_us, "so does one of a few");
 	ok(pause_in_a_crowd(16, 0, 0) == 2 * least_us, "of a crowd less often");
 	ok(pause_in_a_crowd(1000, 0, 0) == 63 * least_us, "the less often the more they are");

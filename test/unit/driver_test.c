@@ -19,7 +19,6 @@
 #define ANSWER_US (SECOND / 2)
 #define ENTRIES 1100
 #define ALL ((core_mask) 7)
-#define RANDOM 77
 
 /* what the owner of an entry says, and what the driver told the owner */
 typedef struct Owner
@@ -31,6 +30,7 @@ typedef struct Owner
 	bool hold_is_over;
 	bool prolongs; /* the hold is prolonged when the driver ends it */
 	bool hears;
+	bool needs_tokens;
 	int permits; /* messages that a permit may be free */
 	DriverTurnEnd turn_end;
 	bool told[DRIVER_HEARD + 1];
@@ -44,6 +44,8 @@ static Settling settling;
 static Owner owner[ENTRIES];
 static core_lists lists;
 static int64_t now_us;
+static int64_t wall_clock_us;
+static uint32_t random_bits;
 static DriverCommand composed; /* the last command, and the number of times that it was sent */
 static const DriverCommand *composing;
 static int sent;
@@ -101,14 +103,14 @@ static int64_t
 world_wall_clock_us(const Driver *d)
 {
 	(void) d;
-	return now_us;
+	return wall_clock_us;
 }
 
 static uint32_t
 world_random(Driver *d)
 {
 	(void) d;
-	return RANDOM;
+	return random_bits;
 }
 
 static void
@@ -208,10 +210,10 @@ world_look_at_us(Driver *d, int entry, int64_t wake_at_us)
 }
 
 static bool
-never_at(const Driver *d, int entry, int64_t at_us)
+world_needs_tokens(const Driver *d, int entry, int64_t at_us)
 {
-	(void) d, (void) entry, (void) at_us;
-	return false;
+	(void) d, (void) at_us;
+	return owner[entry].needs_tokens;
 }
 
 static void
@@ -323,7 +325,7 @@ static const DriverWorld world = {.lists = world_lists,
 								  .hold_until_us = world_hold_until_us,
 								  .hold_is_over = world_hold_is_over,
 								  .look_at_us = world_look_at_us,
-								  .needs_tokens = never_at,
+								  .needs_tokens = world_needs_tokens,
 								  .expect_tokens = world_expect_tokens,
 								  .turn_end = world_turn_end,
 								  .end_idle = world_end_idle,
@@ -347,7 +349,8 @@ begin(int room)
 	known_made = known_dropped = freed = noted = 0;
 	lists = (core_lists){.now = ALL};
 	settling = (Settling){.lists = lists};
-	now_us = 1000 * SECOND;
+	now_us = wall_clock_us = 1000 * SECOND;
+	random_bits = 77;
 	for (int i = 0; i < ENTRIES; i++)
 		owner[i].terms = (DriverTerms){.hash = (uint64_t) i, .ttl_us = TTL_US};
 	driver = (Driver){.world = &world,
@@ -458,7 +461,8 @@ test_watch(void)
 	watching.watch = watch;
 	driver.world = &watching;
 	ask(0);
-	ok(watched != NULL && watched_random == RANDOM, "each step gets the random bits of the world");
+	ok(watched != NULL && watched_random == random_bits,
+	   "each step gets the random bits of the world");
 }
 
 /* A turn begins with its first grant. */
@@ -472,6 +476,65 @@ test_turn(void)
 	hold(1);
 	ok(leases[1].turn_began_us == now_us && leases[1].long_turn_us == turns_long_us(&driver),
 	   "another begins now");
+}
+
+static void
+test_tokens(void)
+{
+	begin(10);
+	hold(0);
+	owner[0].needs_tokens = true;
+	wall_clock_us = -1000 * SECOND;
+	driver_act(&driver, 0, now_us);
+	ok(!core_of(0)->renewing, "no tokens are asked for while they are ahead of the clock");
+	wall_clock_us = now_us;
+	driver_act(&driver, 0, now_us);
+	ok(core_of(0)->renewing, "then they are");
+}
+
+/* All nodes refuse, and two of them tell of releases. */
+static void
+wait_for_lock(void)
+{
+	ask(0);
+	for (int node = 0; node < 3; node++)
+		answer(0, node, CORE_OP_ACQUIRE, CORE_REPLY_NO);
+	driver_on_subscribed(&driver, 0, 0, now_us);
+	driver_on_subscribed(&driver, 0, 1, now_us);
+	for (int node = 0; node < 3; node++)
+		answer(0, node, CORE_OP_ACQUIRE, CORE_REPLY_NO);
+}
+
+static void
+test_hear(void)
+{
+	const Waiters named = {1, {{.host = 1}}};
+	int64_t next_at_us;
+
+	begin(10);
+	now_us = 1;
+	wait_for_lock();
+	driver_on_free(&driver, 0, 0, 5, &named, now_us);
+	ok(core_of(0)->state == CORE_BUSY, "one node that tells of a release is no majority");
+	driver_on_free(&driver, 0, 1, 5, &named, now_us);
+	ok(core_of(0)->state == CORE_ASKING, "the named host asks at once, at any time");
+
+	begin(10);
+	wait_for_lock();
+	driver_on_left(&driver, 0, 1, now_us);
+	ok(entries[0].hearing.subscribed == CORE_BIT(0) && core_of(0)->state == CORE_ASKING,
+	   "without a majority that tells, a request asks again");
+
+	begin(10);
+	wait_for_lock();
+	random_bits = UINT32_MAX;
+	driver_on_free(&driver, 0, 0, 5, &named, now_us);
+	driver_on_subscribed(&driver, 0, 2, now_us);
+	next_at_us = core_of(0)->next_at_us;
+	random_bits = 0;
+	driver_on_node_ready(&driver, 0, now_us);
+	ok(core_of(0)->state == CORE_BUSY && core_of(0)->next_at_us == next_at_us,
+	   "a node that is ready tells nothing of a release");
 }
 
 static void
@@ -609,6 +672,17 @@ test_kept(void)
 	   "a key that is kept for one more millisecond is remembered");
 }
 
+static void
+test_follow_lists(void)
+{
+	begin(10);
+	hold(0);
+	lists.next = CORE_BIT(3) | CORE_BIT(4) | CORE_BIT(5);
+	settling_set_lists(&settling, lists, 0);
+	ok(driver_follow_lists(&driver, now_us) == 1 && core_of(0)->lists.next == lists.next,
+	   "a held lease gets the next list, and is not on all nodes yet");
+}
+
 /* A request that was released before this driver serves does not ask again. */
 static void
 test_serve(void)
@@ -670,12 +744,15 @@ main(void)
 	test_ask();
 	test_watch();
 	test_turn();
+	test_tokens();
+	test_hear();
 	test_queue();
 	test_expiry();
 	test_forced();
 	test_releases();
 	test_lost_command();
 	test_kept();
+	test_follow_lists();
 	test_serve();
 	test_known();
 	return tap_done();

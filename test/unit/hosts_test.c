@@ -76,6 +76,9 @@ guessed(HostConfig ours, HostConfig theirs)
 			   : ~(core_mask) 0;
 }
 
+/* HOSTS_NODES_MAX of them */
+#define MOST_NODES "a:1 b:2 c:3 d:4 e:5 f:6 g:7 h:8 i:9 j:10 k:11 l:12 m:13 n:14 o:15 p:16"
+
 static void
 test_lists(void)
 {
@@ -85,6 +88,7 @@ test_lists(void)
 	ok(differ(three, nodes("c:3 a:1 b:2")) == 0, "in any order");
 	ok(differ(three, nodes("a:1 b:2 c:3 d:4")) == 0, "one node more");
 	ok(differ(three, nodes("a:1 b:2 d:4")) == HOSTS_NODES, "one replaced");
+	ok(differ(nodes(MOST_NODES), nodes(MOST_NODES)) == 0, "the most nodes");
 	ok(differ(three, nodes("c:3 d:4 e:5")) == HOSTS_NODES, "one in common");
 	ok(differ(nodes("a:1:3 b:2:3 c:3:1 d:4:2"), three) == 0, "both lists, and the old one");
 	ok(differ(nodes("a:1:3 b:2:3 c:3:1 d:4:2"), nodes("a:1 b:2 d:4")) == 0,
@@ -363,6 +367,7 @@ test_held(void)
 	ok(as_seen(three, nodes("a:1 b:2 c:3 x:4:12 y:5:12 z:6:4 u:7:8 v:8:8")) == HOSTS_HELD,
 	   "by two lists");
 	ok(as_seen(three, nodes("a:1:9 b:2:9 c:3:9 x:4:4 y:5:4 z:6:4")) == 0, "of which one is ours");
+	ok(as_seen(three, nodes("a:1:5 b:2 c:3")) == HOSTS_HELD, "by one of our nodes alone");
 	ok(as_seen(three, nodes("a:1:21 b:2:21 c:3:21 x:4:64 y:5:64 z:6:64")) == HOSTS_HELD,
 	   "by the third list");
 	ok(as_seen(nodes("x:4 y:5 z:6"), nodes("a:1:5 b:2:5 c:3:5 x:4:2 y:5:2 z:6:2")) == HOSTS_HELD,

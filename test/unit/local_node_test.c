@@ -84,6 +84,13 @@ test_readers(void)
 	now_us = NOW_US + TTL_MS * 1000;
 	ok(execute(reader(CORE_OP_ACQUIRE, 50)) && data.readers == LOCAL_READERS_MAX,
 	   "an expired reader makes room");
+
+	begin();
+	execute(reader(CORE_OP_ACQUIRE, 1));
+	execute(reader(CORE_OP_ACQUIRE, 2));
+	now_us += TTL_MS * 1000;
+	ok(local_has_key(&data) && execute(reader(CORE_OP_RELEASE, 1)) && !local_has_key(&data),
+	   "a reader that expires at this moment does not remain");
 }
 
 /* No permit has a key, and no host has the queue. */
