@@ -1373,6 +1373,16 @@ test_wake_at(void)
 	ok(lease.state == CORE_ASKING, "and the first instant of the clock is an instant");
 
 	start(3);
+	now_us = 0;
+	acquire_not_before(SECOND, false);
+	wake_at(1);
+	ok(lease.wake_at_us == 1, "also before it has come");
+	start(3);
+	now_us = 0;
+	acquire_once();
+	ok(lease.state == CORE_ASKING, "and a try asks before it");
+
+	start(3);
 	acquire_waiting();
 	refused_by("0");
 	wake_at(now_us + 7 * MS);

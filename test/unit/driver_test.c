@@ -19,6 +19,7 @@
 #define ANSWER_US (SECOND / 2)
 #define ENTRIES 1100
 #define ALL ((core_mask) 7)
+#define REACHABLE ((core_mask) 63) /* ALL, and the nodes of the next list */
 
 /* what the owner of an entry says, and what the driver told the owner */
 typedef struct Owner
@@ -29,6 +30,7 @@ typedef struct Owner
 	bool idle_is_over;
 	bool hold_is_over;
 	bool prolongs; /* the hold is prolonged when the driver ends it */
+	int64_t hold_until_us;
 	bool hears;
 	bool needs_tokens;
 	int permits; /* messages that a permit may be free */
@@ -51,6 +53,7 @@ static const DriverCommand *composing;
 static int sent;
 static int freed;
 static int noted; /* another host waits */
+static int unsettled;
 static WaitersKnown known[3];
 static int known_made;
 static int known_dropped;
@@ -66,14 +69,14 @@ static core_mask
 all_nodes(const Driver *d)
 {
 	(void) d;
-	return ALL;
+	return REACHABLE;
 }
 
 static core_mask
 world_can_vote(const Driver *d, int64_t at_us)
 {
 	(void) d, (void) at_us;
-	return ALL;
+	return REACHABLE;
 }
 
 static int64_t
@@ -191,8 +194,8 @@ world_tell(Driver *d, int entry, DriverNews news, int64_t at_us)
 static int64_t
 world_hold_until_us(const Driver *d, int entry, int64_t at_us)
 {
-	(void) at_us;
-	return driver_lease(d, entry)->core.hold_until_us;
+	(void) d, (void) at_us;
+	return owner[entry].hold_until_us;
 }
 
 static bool
@@ -290,7 +293,8 @@ world_tell_permit(Driver *d, int entry, int permit)
 static void
 world_count_unsettled(Driver *d, int change)
 {
-	(void) d, (void) change;
+	(void) d;
+	unsettled += change;
 }
 
 static void
@@ -346,7 +350,7 @@ begin(int room)
 	memset(entries, 0, sizeof(entries));
 	memset(owner, 0, sizeof(owner));
 	memset(known, 0, sizeof(known));
-	known_made = known_dropped = freed = noted = 0;
+	known_made = known_dropped = freed = noted = unsettled = 0;
 	lists = (core_lists){.now = ALL};
 	settling = (Settling){.lists = lists};
 	now_us = wall_clock_us = 1000 * SECOND;
@@ -474,6 +478,7 @@ test_turn(void)
 	hold(0);
 	ok(leases[0].turn_handovers == 5 && leases[0].turn_began_us == 0, "a turn goes on");
 	hold(1);
+	ok(leases[1].keep_until_us == 0, "no node keeps the key beyond the release");
 	ok(leases[1].turn_began_us == now_us && leases[1].long_turn_us == turns_long_us(&driver),
 	   "another begins now");
 }
@@ -595,6 +600,12 @@ test_expiry(void)
 	   "but it is lost if its hold was prolonged just then");
 	begin(10);
 	hold(0);
+	owner[0].hold_until_us = now_us + SECOND;
+	now_us += SECOND;
+	give_back(0);
+	ok(owner[0].told[DRIVER_LOST], "a release after the limit of a new holder is a loss");
+	begin(10);
+	hold(0);
 	owner[0].wish = WISH_IDLE;
 	expire(0);
 	ok(!owner[0].told[DRIVER_LOST] && owner[0].wish == WISH_NOTHING, "an idle lease is not lost");
@@ -681,6 +692,17 @@ test_follow_lists(void)
 	settling_set_lists(&settling, lists, 0);
 	ok(driver_follow_lists(&driver, now_us) == 1 && core_of(0)->lists.next == lists.next,
 	   "a held lease gets the next list, and is not on all nodes yet");
+	now_us = core_of(0)->wake_at_us;
+	driver_on_timer(&driver, 0, now_us);
+	for (int node = 0; node < 6; node++)
+		answer(0, node, CORE_OP_RENEW, CORE_REPLY_YES);
+	ok(core_of(0)->settled && unsettled == -1, "a renewal brings the lease there");
+	begin(10);
+	ask(0);
+	lists.now = CORE_BIT(3) | CORE_BIT(4) | CORE_BIT(5);
+	(void) driver_follow_lists(&driver, now_us);
+	ok(core_of(0)->state == CORE_ASKING && core_of(0)->lists.now == lists.now,
+	   "a request asks the nodes of the new list");
 }
 
 /* A request that was released before this driver serves does not ask again. */
@@ -730,6 +752,11 @@ test_known(void)
 	turns_note_waiter(&driver, 4, &waiter, false);
 	give_back(4);
 	ok(known_dropped == 1, "the memory of one turn of a name is kept");
+	begin(10);
+	ask(0);
+	turns_note_waiter(&driver, 0, &waiter, false);
+	give_back(0);
+	ok(driver.pause[0].end_us == 0, "a request that was never granted had no turn");
 	begin(10);
 	hold(0);
 	turns_hear(&driver, 0, &(Waiters){1, {{.host = driver.id}}}, now_us);

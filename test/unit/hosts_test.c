@@ -83,12 +83,17 @@ static void
 test_lists(void)
 {
 	HostConfig three = nodes("a:1 b:2 c:3");
+	HostConfig other = three;
+	HostsDifference difference;
 
 	ok(differ(three, three) == 0, "a host agrees with one like it");
 	ok(differ(three, nodes("c:3 a:1 b:2")) == 0, "in any order");
 	ok(differ(three, nodes("a:1 b:2 c:3 d:4")) == 0, "one node more");
 	ok(differ(three, nodes("a:1 b:2 d:4")) == HOSTS_NODES, "one replaced");
 	ok(differ(nodes(MOST_NODES), nodes(MOST_NODES)) == 0, "the most nodes");
+	other.count = 2;
+	hosts_compare(&other, &three, LATELY, &difference);
+	ok(difference.twin[1] == 1 && difference.twin[2] == -1, "only nodes of a list are matched");
 	ok(differ(three, nodes("c:3 d:4 e:5")) == HOSTS_NODES, "one in common");
 	ok(differ(nodes("a:1:3 b:2:3 c:3:1 d:4:2"), three) == 0, "both lists, and the old one");
 	ok(differ(nodes("a:1:3 b:2:3 c:3:1 d:4:2"), nodes("a:1 b:2 d:4")) == 0,

@@ -87,6 +87,10 @@ test_votes(void)
 	judge(INSPECTION_FREE, 3, "two, two and one");
 	put(0, 2, "plain");
 	judge(INSPECTION_HELD, 7, "a plain client");
+	put(0, 1, a);
+	put(2, 2, SECRET_A);
+	judge(INSPECTION_FREE, 3, "a plain client whose value begins like another value");
+	put(0, 1, "plain");
 	put(2, 2, "plane");
 	judge(INSPECTION_FREE, 3, "two plain clients");
 	put(2, 2, "plain");

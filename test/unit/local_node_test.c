@@ -134,6 +134,39 @@ test_writer(void)
 }
 
 static void
+test_refused(void)
+{
+	begin();
+	execute(command(CORE_OP_ACQUIRE, 1));
+	ok(!execute(command(CORE_OP_ACQUIRE, 2)) && answer.tells == LOCAL_TELLS_WANT,
+	   "a request that begins to wait tells the holder's host");
+}
+
+static void
+test_marker(void)
+{
+	local_mark lost = {.text = 1, .lost_us = NOW_US};
+
+	ok(local_marker(&lost, NOW_US + 5000 * 1000 - 1, 2, true, 5000) == LOCAL_MARKED_LOST &&
+		   local_marker(&lost, NOW_US + 5000 * 1000, 2, true, 5000) == LOCAL_MARKED_LONG_LOST,
+	   "a loss counts for max_ttl");
+}
+
+static void
+test_since(void)
+{
+	local_command of;
+
+	begin();
+	execute(reader(CORE_OP_ACQUIRE, 1));
+	execute(reader(CORE_OP_ACQUIRE, 2));
+	data.since = 0;
+	of = reader(CORE_OP_RELEASE, 1);
+	of.counter = 1;
+	ok(execute(of) && data.since == 1, "a released reader leaves its bound to the others");
+}
+
+static void
 test_plain_delete(void)
 {
 	local_id secret = {5, 7};
@@ -169,6 +202,9 @@ main(void)
 {
 	test_readers();
 	test_writer();
+	test_refused();
+	test_marker();
+	test_since();
 	test_plain_delete();
 	test_permit();
 	return tap_done();

@@ -51,7 +51,7 @@ static const struct
 static void
 test_all_indexes(void)
 {
-	NodeIndexUse use = {.taken = ~(core_mask) 0, .leased = ~CORE_BIT(31)};
+	NodeIndexUse use = {.taken = ~CORE_BIT(31), .leased = ~CORE_BIT(31)};
 	core_mask listed = 0;
 	int index = -1;
 

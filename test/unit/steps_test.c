@@ -198,6 +198,10 @@ test_left(void)
 	known.mark[1].list = 8;
 	known.mark[2].list = 9;
 	ok(left(7, 0, told), "hosts that call the nodes by other names");
+	told = mark("123", 3, 1);
+	known.mark[1].list = 8;
+	known.mark[2].list = 9;
+	ok(!left(7, 0, told), "they may call nodes of the new list so");
 }
 
 static void

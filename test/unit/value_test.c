@@ -36,6 +36,8 @@ test_ours(void)
 	ok(value.ours && value.shared && value.may_idle, "one that may be idle");
 	read_text(HEAD "~kept host a");
 	ok(value.kept && !value.may_idle && value.text == VALUE_HEAD + 5, "a kept key is not idle");
+	value_read(&value, HEAD " kept host a", VALUE_HEAD + 4);
+	ok(value.ours && !value.kept, "a cut value is not kept");
 	read_text(HEAD "= kept host a");
 	ok(value.shared && !value.kept, "a reader's text may begin with any word");
 	read_text(HEAD " permits=3 host=\"a\"");
