@@ -14,6 +14,7 @@
 #   make changes            hosts with different settings or node lists: exclusion
 #   make mutants            mutants, each of which the simulator must find
 #   make conformance        the simulated node against a redis-server
+#   make branches           branches of the pure code that no test takes; needs clang
 #   make model              models of the protocol, checked by TLC; needs Java and Python; see model/README.md
 #   make script_mutants     mutants of redlock.lua, each of which conformance must find;
 #                           SHARE=K/N tries each Nth mutant only
@@ -316,6 +317,9 @@ mutants:
 conformance: test/sim/conformance
 	prove -e '' test/sim/conformance
 
+branches:
+	prove test/sim/branches.pl
+
 model:
 	model/run
 
@@ -324,4 +328,4 @@ SHARE ?= 1/1
 script_mutants: test/sim/conformance
 	prove test/sim/script_mutants.pl :: --share $(SHARE)
 
-.PHONY: sim crowd deadlock together permits changes sanitized mutants conformance script_mutants model
+.PHONY: sim crowd deadlock together permits changes sanitized mutants conformance script_mutants branches model

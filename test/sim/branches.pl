@@ -41,9 +41,8 @@ sub measure
 {
 	my $cc = 'clang -std=c99 -O1 -g -w -DNDEBUG -fprofile-instr-generate -fcoverage-mapping -Itest/sim -Itest/unit -Isrc';
 
-	system("git ls-files -z Makefile redlock_pg.control src test/sim test/unit | xargs -0 tar -cf - | tar -C '$dir' -xf -") == 0
-	  or die "no copy\n";
-	system("make -s -j2 -C '$dir' UNIT_CC='$cc' SIM_CC='$cc' @programs") == 0 or die "a program does not compile\n";
+	system("tar -cf - Makefile redlock_pg.control src test/sim test/unit | tar -C '$dir' -xf -") == 0 or die "no copy\n";
+	system("make -B -s -j2 -C '$dir' UNIT_CC='$cc' SIM_CC='$cc' @programs") == 0 or die "a program does not compile\n";
 	local $ENV{LLVM_PROFILE_FILE} = "$dir/%m.profraw"; # %m: children of a program add to its counts
 	foreach my $program (@programs)
 	{

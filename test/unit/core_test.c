@@ -1412,6 +1412,13 @@ test_wake_at(void)
 	happens((core_event){.type = CORE_FORGET});
 	ok(lease.state == CORE_HELD && lease.wake_at_us == turn_us && nothing_said(),
 	   "nor is it woken, or forgotten");
+
+	lose_the_race();
+	turn_us = lease.wake_at_us;
+	happens((core_event){.type = CORE_EXTEND, .token = 10});
+	ok(lease.state == CORE_BUSY && lease.wake_at_us == turn_us && nothing_said() &&
+		   core_raises_until_us(&lease) == 0,
+	   "and a request that waits has no tokens to extend");
 }
 
 /* A node refuses, and tells the number of waiting hosts. */
