@@ -14,6 +14,7 @@
 #   make changes            hosts with different settings or node lists: exclusion
 #   make mutants            mutants, each of which the simulator must find
 #   make conformance        the simulated node against a redis-server
+#   make branches           branches of the pure code that no test takes; needs clang
 #   make model              models of the protocol, checked by TLC; needs Java and Python; see model/README.md
 #   make script_mutants     mutants of redlock.lua, each of which conformance must find;
 #                           SHARE=K/N tries each Nth mutant only
@@ -165,9 +166,10 @@ CORE_FILES = $(CORE:%=src/protocol/%.c)
 # what src/broker/script.c needs, without a server
 SCRIPT_FILES = src/broker/script.c src/protocol/lua.c src/protocol/lua_text.c src/protocol/probe.c src/protocol/rules.c src/protocol/value.c src/protocol/waiters.c src/protocol/waiting_hosts.c src/protocol/words.c src/shared/text.c test/unit/server.c
 
-UNIT_TESTS = $(patsubst %,test/unit/%_test,core entry force_release guard hearing holder hosts inspect_many inspection joint local_names node_error node_index node_status overlap pattern permits probe release_queue rules run_note scopes script settling several standing steps url value waiters waiting_hosts wish words)
+UNIT_TESTS = $(patsubst %,test/unit/%_test,core driver entry force_release guard hearing holder hosts inspect_many inspection joint local_names local_node node_error node_index node_status overlap pattern permits probe release_queue rules run_note scopes script settling several standing steps url value waiters waiting_hosts wish words)
 
 test/unit/core_test: test/unit/laws.c $(CORE_FILES)
+test/unit/driver_test: src/driver/driver.c src/driver/turns.c $(patsubst %,src/protocol/%.c,hearing release_queue rules settling waiters wish) $(CORE_FILES)
 test/unit/entry_test: src/protocol/entry.c src/protocol/rules.c src/protocol/wish.c
 test/unit/force_release_test: src/protocol/force_release.c src/protocol/inspection.c src/protocol/value.c $(CORE_FILES)
 test/unit/guard_test: src/protocol/guard.c $(CORE_FILES)
@@ -178,6 +180,7 @@ test/unit/inspect_many_test: src/protocol/inspect_many.c src/protocol/words.c $(
 test/unit/inspection_test: src/protocol/inspection.c src/protocol/value.c $(CORE_FILES)
 test/unit/joint_test: test/unit/laws.c $(CORE_FILES)
 test/unit/local_names_test: src/protocol/local_names.c src/protocol/local_node.c
+test/unit/local_node_test: src/protocol/local_node.c
 test/unit/node_status_test: src/shared/node_status.c test/unit/server.c
 test/unit/overlap_test: src/protocol/overlap.c $(CORE_FILES)
 test/unit/pattern_test: src/protocol/pattern.c
@@ -314,6 +317,9 @@ mutants:
 conformance: test/sim/conformance
 	prove -e '' test/sim/conformance
 
+branches:
+	prove test/sim/branches.pl
+
 model:
 	model/run
 
@@ -322,4 +328,4 @@ SHARE ?= 1/1
 script_mutants: test/sim/conformance
 	prove test/sim/script_mutants.pl :: --share $(SHARE)
 
-.PHONY: sim crowd deadlock together permits changes sanitized mutants conformance script_mutants model
+.PHONY: sim crowd deadlock together permits changes sanitized mutants conformance script_mutants branches model

@@ -156,6 +156,7 @@ run_fuzz()
 {
     run_target fuzz "fuzzing: hostile bytes to the readers"
     run_target fuzz_mutants "fuzzing: broken readers that it must find"
+    run_target branches "branches of the pure code that no test takes"
 }
 
 # Runs the demonstration, which fails unless each step shows what it says.

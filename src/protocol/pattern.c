@@ -122,7 +122,7 @@ pattern_matches(const char *pattern, const char *name)
 			case PART_FAULT:
 				return false;
 		}
-		if (after_any == NULL || *tried == '\0')
+		if (after_any == NULL)
 			return false;
 		tried = after_character(tried);
 		name = tried;

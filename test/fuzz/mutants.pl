@@ -14,6 +14,9 @@ use File::Basename 'dirname';
 use File::Temp 'tempdir';
 use Getopt::Long;
 
+use lib dirname(abs_path($0)) . '/../sim';
+use Mutants;
+
 # name, program, file, text that is there once, new text
 my @mutants = (
 	['value-read-before-end', 'value', 'src/protocol/value.c', 'len < VALUE_HEAD ||', 'len < VALUE_HEAD - 1 ||'],
@@ -59,32 +62,29 @@ my $dir = tempdir(CLEANUP => 1);
 system("tar -C '$root' -cf - --exclude='*_fuzz' Makefile redlock_pg.control src test/fuzz test/unit | tar -C '$dir' -xf -") == 0
   or die "no copy\n";
 
-$| = 1;
-my ($test, $failed) = (0, 0);
-foreach my $mutant (@mutants)
-{
-	my ($name, $program, $file, $old, $new) = @$mutant;
-	my $text = slurp("$root/$file");
-	my $result = 'it survives';
-	my $count = () = $text =~ /\Q$old\E/g;
-
-	if ($count != 1) { $result = "its text is there $count times, not once"; }
-	else
-	{
-		write_file("$dir/$file", $text =~ s/\Q$old\E/$new/r);
-		$result = try_mutant($program);
-		write_file("$dir/$file", $text);
-	}
-	$test++;
-	$failed++ unless $result =~ /^found/;
-	printf "%sok %d - %-26s %s\n", $result =~ /^found/ ? '' : 'not ', $test, $name, $result;
-}
-print "1..$test\n";
-printf "# %d mutants, %d killed\n", $test, $test - $failed;
-exit($failed ? 1 : 0);
+# One at a time: all mutants use the same copy.
+my $killed = run_mutants(1, \@mutants, \&try_mutant, sub {
+	my ($mutant, $result) = @_;
+	return check($result =~ /^found/, sprintf('%-26s %s', $mutant->[0], $result));
+});
+finish(sprintf '%d mutants, %d killed', scalar @mutants, $killed);
 
 # Returns "found: ...", or why the target found nothing.
 sub try_mutant
+{
+	my ($mutant) = @_;
+	my ($name, $program, $file, $old, $new) = @$mutant;
+	my $text = slurp("$root/$file");
+	my $count = () = $text =~ /\Q$old\E/g;
+	return "its text is there $count times, not once" if $count != 1;
+
+	write_file("$dir/$file", $text =~ s/\Q$old\E/$new/r);
+	my $result = run_program($program);
+	write_file("$dir/$file", $text);
+	return $result;
+}
+
+sub run_program
 {
 	my ($program) = @_;
 
@@ -94,23 +94,4 @@ sub try_mutant
 	my $said = `'$dir/test/fuzz/fuzz.pl' --seconds $seconds $program 2>&1`;
 	return 'it survives' if $? == 0;
 	return $said =~ /^# .*?(it does not hold: .*|runtime error: .*|AddressSanitizer: \S+)/m ? "found: $1" : "it fails otherwise: $said";
-}
-
-sub slurp
-{
-	my ($file) = @_;
-
-	open my $in, '<', $file or die "$file: $!\n";
-	local $/;
-	return <$in>;
-}
-
-sub write_file
-{
-	my ($file, $text) = @_;
-
-	open my $out, '>', $file or die "$file: $!\n";
-	print $out $text;
-	close $out or die "$file: $!\n";
-	return;
 }

@@ -5,17 +5,17 @@
 #
 #	generated_mutants.pl [--jobs N] [--sample N] [--seed N] [--schedules N] [--list] [PATTERN]
 #
-# mutants.txt has mutants that people wrote; this program makes mutants of each line of @files.  It
-# drops a statement, negates a condition, and changes a comparison, "&&", "||", a sum, a number by one,
-# and true and false.  A mutant is a text like "file:line: before ==> after".
+# mutants.txt has mutants that people wrote; this program makes mutants of each line of src/ that a
+# simulator links.  It drops a statement, negates a condition, and changes a comparison, "&&", "||", a
+# sum, a number by one, and true and false.  A mutant is a text like "file:line: before ==> after".
 #
 # --sample N runs N of them, chosen by --seed; PATTERN only mutants with a matching text; --list shows
 # the mutants and runs none.  generated_equivalents.txt lists equivalent mutants, with the reason.  The
-# program does not run these.
+# program does not run these; a sample is the same with and without the list.
 #
-# A mutant is killed by a unit test, else by the simulators that link the file: by a failed check, an
-# assertion, or a run without an end.  A mutant that the compiler rejects counts as killed, too.  Writes
-# TAP: one test for each mutant.
+# A unit test kills a mutant, else a simulator that links the file, else conformance: by a failed check,
+# an assertion, an index beyond an array, or a run without an end.  A mutant that the compiler rejects counts as killed, too.
+# Writes TAP: one test for each mutant.
 use strict;
 use warnings;
 
@@ -23,8 +23,11 @@ use Cwd 'abs_path';
 use File::Basename 'dirname';
 use File::Temp 'tempdir';
 use Getopt::Long;
-use List::Util 'shuffle';
+use List::Util qw(shuffle uniq);
 use POSIX ();
+
+use lib dirname(abs_path($0));
+use Mutants;
 
 my ($jobs, $sample, $seed, $schedules, $list) = (2, 0, 1, 10000, 0);
 GetOptions('jobs=i' => \$jobs, 'sample=i' => \$sample, 'seed=i' => \$seed, 'schedules=i' => \$schedules,
@@ -33,23 +36,21 @@ my ($wanted) = @ARGV;
 
 chdir dirname(abs_path($0)) . '/../..' or die $!;
 my $cc = $ENV{CC} || 'gcc';
-my @files = (
-	(map { "src/protocol/$_.c" } qw(core core_acquire core_debts core_renew entry force_release guard hosts
-		  permits release_queue rules settling standing steps)),
-	'src/driver/driver.c', 'src/driver/turns.c');
 my @simulators = map { "test/sim/$_" } qw(sim crowd deadlock together permits changes);
+# The sources of each program; conformance compares the node of the simulators with a real one.
+my %sources = map { $_ => [ sources_of($_) ] } unit_tests(), @simulators, 'test/sim/conformance';
+my @files = grep { m{^src/} } uniq(map { @{ $sources{$_} } } @simulators);
 
 # A run that uses more time of a processor has no end: mutants of loops.  All tests of one kind use
 # less than a tenth.
 my %seconds = (unit => 20, sim => 120);
 
 my $dir = tempdir(CLEANUP => 1);
-my %equivalent = read_equivalents('test/sim/generated_equivalents.txt');
+my %equivalent = read_reasons('test/sim/generated_equivalents.txt');
 my @mutants = map { mutants_of_file($_) } @files;
 my $all = @mutants;
 my %there = map { $_->{text} => 1 } @mutants;
 my @stale = grep { !$there{$_} } sort keys %equivalent;
-@mutants = grep { !$equivalent{ $_->{text} } } @mutants;
 @mutants = grep { $_->{text} =~ /$wanted/ } @mutants if defined $wanted;
 if ($sample)
 {
@@ -57,95 +58,55 @@ if ($sample)
 	@mutants = shuffle(@mutants);
 	splice @mutants, $sample if @mutants > $sample;
 }
+@mutants = grep { !$equivalent{ $_->{text} } } @mutants;
 if ($list)
 {
 	print "$_->{line}: $_->{text}\n" foreach @mutants;
 	exit 0;
 }
 
-# The sources of each program, as make compiles them.
-my %sources = map { $_ => sources_of($_) } unit_tests(), @simulators;
 foreach my $program (keys %sources)
 {
 	delete $sources{$program} unless grep { my $source = $_; grep { $_->{file} eq $source } @mutants } @{ $sources{$program} };
 }
 compile_all();
 
-$| = 1;
-my ($test, %count) = (0);
 print "# seed $seed, $schedules schedules of the simulator for each mutant\n";
-foreach my $entry (@stale)
-{
-	print 'not ok ', ++$test, " - an entry of generated_equivalents.txt fits no mutant: $entry\n";
-	$count{survives}++;
-}
-my (%running, $next);
-$next = 0;
-while ($next < @mutants or %running)
-{
-	while ($next < @mutants and keys %running < $jobs)
-	{
-		my $mutant = $mutants[ $next++ ];
-		my $pid = fork() // die "fork: $!";
-		if ($pid == 0)
-		{
-			my $result = try_mutant($mutant, "$dir/$next");
-			open(my $out, '>', "$dir/$$.result") or POSIX::_exit(1);
-			print $out $result;
-			close($out);
-			POSIX::_exit(0); # the directory is the parent's to remove
-		}
-		$running{$pid} = $mutant;
-	}
-	my $pid = wait();
-	my $mutant = delete $running{$pid} or next;
-	report($mutant, $pid);
-}
-printf "1..%d\n", $test;
-printf "# %d generated mutants, %d listed as equivalent; %d run: %d killed (%d by unit tests, %d by "
-  . "simulators, %d have no end, %d do not compile), %d survive\n", $all, scalar keys %equivalent,
-  scalar @mutants, @mutants - ($count{survives} // 0) + @stale,
-  map { $count{$_} // 0 } 'unit test', 'simulator', 'no end', 'compiler', 'survives';
-exit($count{survives} ? 1 : 0);
-
-sub report
-{
-	my ($mutant, $pid) = @_;
-	my $result = 'survives: no verdict';
-
-	if (open(my $in, '<', "$dir/$pid.result")) { local $/; $result = <$in>; close($in); }
-	my ($how, $what) = split /: /, $result, 2;
-	$count{$how}++;
-	# TAP reads "#" as the beginning of a directive
-	printf "%sok %d - line %d of %s: %s\n", $how eq 'survives' ? 'not ' : '', ++$test, $mutant->{line},
-	  $mutant->{text} =~ s/#/\\#/gr, "$how: $what";
-	return;
-}
+check(0, "an entry of generated_equivalents.txt fits no mutant: $_") foreach @stale;
+my %count;
+my $killed = run_mutants($jobs, \@mutants, \&try_mutant, sub {
+	my ($mutant, $result) = @_;
+	my ($how) = $result =~ /^(.*?): /;
+	$count{ $how // 'survives' }++;
+	return check(defined $how && $how ne 'survives', "line $mutant->{line} of $mutant->{text}: $result");
+});
+finish(sprintf '%d generated mutants, %d listed as equivalent; %d run: %d killed (%d by unit tests, %d by '
+	. 'programs of test/sim, %d have no end, %d do not compile), %d survive', $all, scalar keys %equivalent,
+	scalar @mutants, $killed, map { $count{$_} // 0 } 'unit test', 'test/sim', 'no end', 'compiler', 'survives');
 
 # Returns "kind: what", of the first test that notices the mutant.
 sub try_mutant
 {
-	my ($mutant, $at) = @_;
-	my $file = $mutant->{file};
+	my ($mutant) = @_;
+	my ($file, $at) = ($mutant->{file}, "$dir/$$");
 	my @text = read_lines($file);
 
 	$text[ $mutant->{line} - 1 ] = $mutant->{new};
-	open(my $out, '>', "$at.c") or return "survives: no file";
-	print $out join("\n", @text);
-	close($out);
-	compile("$at.c", "$at.o", dirname($file)) or return 'compiler: rejects it';
-	foreach my $program ((sort grep { m{/unit/} } keys %sources), grep { $sources{$_} } @simulators)
+	write_file("$at.c", join("\n", @text));
+	compile("$at.c", "$at.o") or return 'compiler: rejects it';
+	foreach my $program ((sort grep { m{/unit/} } keys %sources), grep { $sources{$_} } @simulators, 'test/sim/conformance')
 	{
 		next unless grep { $_ eq $file } @{ $sources{$program} };
+		my $libraries = $program =~ /conformance/ ? '-lhiredis' : '';
 		my @objects = map { $_ eq $file ? "$at.o" : object($_) } @{ $sources{$program} };
-		system("$cc -o $at.run @objects 2>/dev/null") == 0 or return 'compiler: does not link';
+		system("$cc -o $at.run @objects $libraries 2>/dev/null") == 0 or return 'compiler: does not link';
 		my $options = $program eq 'test/sim/sim'   ? "--schedules $schedules --jobs 1 --min-faults 0"
-		  : $program eq 'test/sim/changes' ? '300'
+		  : $program eq 'test/sim/changes' ? '60'
 		  :                                  '';
 		my ($kind) = $program =~ m{^test/(\w+)/};
 		system("ulimit -c 0; ulimit -t $seconds{$kind}; exec $at.run $options >/dev/null 2>&1");
 		return "no end: $program" if ($? & 127) == 24 or ($? & 127) == 9;
-		return ($kind eq 'unit' ? 'unit test' : 'simulator') . ": $program" if $? != 0;
+		return ($kind eq 'unit' ? 'unit test' : 'test/sim') . ": $program" if $? != 0;
 	}
 	unlink "$at.run";
 	return 'survives: all tests pass';
@@ -183,13 +144,6 @@ sub compile_all
 	return;
 }
 
-sub sources_of
-{
-	my ($program) = @_;
-	my ($command) = grep { / -o / } `make -Bn $program 2>/dev/null`;
-	return [ $command =~ m{(\S+\.c)\b}g ];
-}
-
 sub object
 {
 	my ($source) = @_;
@@ -198,34 +152,14 @@ sub object
 
 sub compile
 {
-	my ($from, $to, $beside) = @_;
-	my $includes = $from =~ m{^test/sim/} ? '-Itest/sim -Itest/unit -Isrc' : '-Itest/unit -Isrc';
-	return system("$cc -std=c99 -O1 -w $includes -c -o $to $from 2>/dev/null") == 0;
+	my ($from, $to) = @_;
+	return system("$cc -std=c99 -O1 -w -fsanitize=bounds -fsanitize-undefined-trap-on-error -Itest/sim -Itest/unit -Isrc -c -o $to $from 2>/dev/null") == 0;
 }
 
 sub read_lines
 {
 	my ($file) = @_;
-	open(my $in, '<', $file) or die "$file: $!\n";
-	local $/;
-	return split /\n/, <$in>, -1;
-}
-
-# Returns the reason of each equivalent mutant.  In the file a reason, in lines that begin with "#",
-# precedes its mutants.
-sub read_equivalents
-{
-	my ($file) = @_;
-	my (%reason, $reason);
-
-	foreach my $line (read_lines($file))
-	{
-		if    ($line =~ /^#/)    { $reason = $line; }
-		elsif ($line =~ / ==> /) { $reason{$line} = $reason // die "$file: no reason for $line\n"; }
-		elsif ($line eq '')      { undef $reason; }
-		else                     { die "$file: what is this? $line\n"; }
-	}
-	return %reason;
+	return split /\n/, slurp($file), -1;
 }
 
 # Returns all mutants of the functions of a file, in the order of the lines.  Equal lines get a number.
@@ -245,7 +179,7 @@ sub mutants_of_file
 		$comment = 0 if $line =~ m{\*/};
 		next if $skip;
 		my $place = $line =~ s/^\s+//r;
-		$place .= " ($times{$line})" if $times{$line}++;
+		$place .= " ($times{$place})" if $times{$place}++;
 		my %seen = ($line => 1);
 		my $begins = $i > 0 && $line[ $i - 1 ] =~ /(?:[;{}:]|\*\/)$|^\s*else$|^\s*(?:if|for|while) \(.*\)$|^$/;
 		foreach my $new (mutants_of($line, $begins))

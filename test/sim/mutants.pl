@@ -19,24 +19,18 @@ use File::Temp 'tempdir';
 use Getopt::Long;
 use Time::HiRes 'time';
 
-my $sim = dirname(abs_path($0));
-my $src = abs_path("$sim/../../src");
+use lib dirname(abs_path($0));
+use Mutants;
+
 # a limit for slow machines: only a surviving mutant uses all of it
 my ($jobs, $seconds, $cc) = (2, 600, $ENV{CC} || 'gcc');
 GetOptions('jobs=i' => \$jobs, 'seconds=i' => \$seconds, 'cc=s' => \$cc) or exit 2;
 
-my $unit_dir = abs_path("$sim/../unit");
-my @flags = ('-std=c99', '-O2', '-w', '-DNDEBUG', "-I$sim", "-I$unit_dir", "-I$src"); # node.h exists twice
-my @core = qw(core core_acquire core_debts core_renew);
-my @units = (@core, qw(sim world plan story node wire word host reload peer session operator fault force check debt laws
-  entry force_release guard hearing inspection local_node node_index release_queue rules settling value waiters wish host_world driver/driver driver/turns));
-my %program = (crowd => [@core, qw(crowd node driver/turns hearing local_node rules waiters)], deadlock => [qw(deadlock probe)], together => [qw(together several)],
-  permits => [qw(permits protocol/permits)], # permits.c exists twice
-  changes => [@core, qw(changes hosts overlap standing steps words)]);
+chdir dirname(abs_path($0)) . '/../..' or die $!;
+my @flags = qw(-std=c99 -O2 -w -DNDEBUG -Itest/sim -Itest/unit -Isrc); # node.h exists twice
 my $dir = tempdir(CLEANUP => 1);
-my $main = $$;
 
-my @mutants = read_table("$sim/mutants.txt");
+my @mutants = read_table('test/sim/mutants.txt');
 if (@ARGV)
 {
 	my %wanted = map { $_ => 1 } @ARGV;
@@ -44,39 +38,15 @@ if (@ARGV)
 }
 die "no such mutant\n" unless @mutants;
 
-my %compiled = map { $_ => 1 } @units, map { @$_ } values %program;
-foreach my $unit (sort keys %compiled)
+my %sources = map { $_ => [ sources_of("test/sim/$_") ] } map { $_->{program} } @mutants;
+my %compiled = map { $_ => 1 } map { @$_ } values %sources;
+foreach my $source (sort keys %compiled)
 {
-	compile(source($unit), object($unit)) or die "$unit.c does not compile\n";
+	compile($source, object($source)) or die "$source does not compile\n";
 }
 
-$| = 1;
-my ($test, $failed) = (0, 0);
-my %running;
-my @queue = @mutants;
-while (@queue or %running)
-{
-	while (@queue and keys %running < $jobs)
-	{
-		my $mutant = shift @queue;
-		my $pid = fork() // die "fork: $!";
-		if ($pid == 0)
-		{
-			my $result = try_mutant($mutant);
-			open(my $out, '>', "$dir/$mutant->{name}.result") or die $!;
-			print $out $result;
-			close($out);
-			exit 0;
-		}
-		$running{$pid} = $mutant;
-	}
-	my $pid = wait();
-	my $mutant = delete $running{$pid} or next;
-	report($mutant);
-}
-printf "1..%d\n", $test;
-printf "# %d mutants, %d killed\n", $test, $test - $failed;
-exit($failed ? 1 : 0);
+my $killed = run_mutants($jobs, \@mutants, \&try_mutant, \&report);
+finish(sprintf '%d mutants, %d killed', scalar @mutants, $killed);
 
 # Returns the blocks of the table; mutants.txt explains their form.
 sub read_table
@@ -100,7 +70,7 @@ sub read_table
 		}
 		elsif ($line =~ /^\[([\w-]+)\]$/)
 		{
-			$mutant = { name => $1, edits => [] };
+			$mutant = { name => $1, program => 'sim', edits => [] };
 			push @table, $mutant;
 		}
 		elsif ($line =~ /^(what|kills|file|faults|program): (.*)$/) { $mutant->{$1} = $2; }
@@ -110,18 +80,18 @@ sub read_table
 	return @table;
 }
 
+# Returns the path of the mutant's file.
 sub source
 {
-	my ($unit) = @_;
-	return "$unit_dir/$unit.c" if $unit eq 'laws';
-	return "$src/$unit.c" if $unit =~ m{/};
-	return -e "$sim/$unit.c" ? "$sim/$unit.c" : "$src/protocol/$unit.c";
+	my ($mutant) = @_;
+	my ($path) = grep { -e } map { "$_/$mutant->{file}" } qw(test/sim src/protocol src);
+	return $path;
 }
 
 sub object
 {
-	my ($unit) = @_;
-	return "$dir/" . ($unit =~ tr{/}{-}r) . '.o';
+	my ($source) = @_;
+	return "$dir/" . ($source =~ tr{/}{-}r) . '.o';
 }
 
 sub compile
@@ -134,13 +104,11 @@ sub compile
 sub try_mutant
 {
 	my ($mutant) = @_;
-	my ($unit) = $mutant->{file} =~ m{^([\w/]+)\.c$};
+	my $source = source($mutant) // return 'no such file';
 	my $name = "$dir/$mutant->{name}";
 	my $began = time();
 
-	open(my $in, '<', source($unit)) or return "no file: $!";
-	my $text = do { local $/; <$in> };
-	close($in);
+	my $text = slurp($source);
 	foreach my $edit (@{ $mutant->{edits} })
 	{
 		# the text to replace may end within a line
@@ -150,16 +118,14 @@ sub try_mutant
 		return "its text is there $count times, not once" if $count != 1;
 		$text =~ s/\Q$old\E/$new/;
 	}
-	open(my $out, '>', "$name.c") or return "no file: $!";
-	print $out $text;
-	close($out);
+	write_file("$name.c", $text);
 	compile("$name.c", "$name.o") or return "it does not compile";
-	my $other   = $mutant->{program} ? $program{ $mutant->{program} } : undef;
-	my @objects = map { $_ eq $unit ? "$name.o" : object($_) } $other ? @$other : @units;
+	my @objects = map { $_ eq $source ? "$name.o" : object($_) } @{ $sources{ $mutant->{program} } };
 	system(split(' ', $cc), '-o', $name, @objects) == 0 or return "it does not link";
 
 	my $faults = $mutant->{faults} ? "--faults $mutant->{faults}" : '';
 	# the world must find the mutant, not the laws of the core (17)
+	my $other = $mutant->{program} ne 'sim';
 	my $options = $other ? '' : "--seconds $seconds --min-faults 0 --skip 17 $faults";
 	my $said = `$name $options 2>&1`;
 	my $taken = sprintf('%.1f', time() - $began);
@@ -171,20 +137,13 @@ sub try_mutant
 
 sub report
 {
-	my ($mutant) = @_;
-	my $file = "$dir/$mutant->{name}.result";
-	my $result = 'it ended early';
-
-	if (open(my $in, '<', $file)) { local $/; $result = <$in>; close($in); }
+	my ($mutant, $result) = @_;
 	my ($seed, $invariant, $taken) = $result =~ /^seed (\d+) invariant (\d+) seconds (\S+)$/;
 	my $killed = defined $invariant && grep { $_ == $invariant } split(' ', $mutant->{kills});
 
-	$test++;
-	$failed++ unless $killed;
-	printf "%sok %d - %-26s %s\n", $killed ? '' : 'not ', $test, $mutant->{name},
-	  defined $seed
-	  ? sprintf('invariant %2d, seed %6d, %5.1f s', $invariant, $seed, $taken)
-	  : $result;
+	$result = sprintf('invariant %2d, seed %6d, %5.1f s', $invariant, $seed, $taken) if defined $seed;
+	check($killed, sprintf('%-26s %s', $mutant->{name}, $result));
 	print "# $mutant->{what}\n";
 	print "# expected of it: $mutant->{kills}\n" if defined $seed and not $killed;
+	return $killed;
 }

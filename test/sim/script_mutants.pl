@@ -21,7 +21,9 @@ use Cwd 'abs_path';
 use File::Basename 'dirname';
 use File::Temp 'tempdir';
 use Getopt::Long;
-use POSIX ();
+
+use lib dirname(abs_path($0));
+use Mutants;
 
 my $sim  = dirname(abs_path($0));
 my ($jobs, $share, $list, $lines) = (2, '1/1', 0, '');
@@ -44,7 +46,7 @@ my $dir = tempdir(CLEANUP => 1);
 my @script = split /\n/, `"$sim/conformance" --script`, -1;
 die "make conformance first\n" if @script < 2;
 
-my %equivalent = read_equivalents("$sim/script_equivalents.txt");
+my %equivalent = read_reasons("$sim/script_equivalents.txt");
 my @mutants    = all_mutants();
 my $all        = @mutants;
 my $skipped    = grep { $equivalent{ $_->{text} } } @mutants;
@@ -62,60 +64,27 @@ if ($list)
 	exit 0;
 }
 
-$| = 1;
-my ($test, $failed) = (0, 0);
-report(!is_found({ line => 1, new => $script[0] }, 0), 'the script itself is not found broken');
-report(0, "an entry of script_equivalents.txt fits no mutant: $_") foreach @stale;
+check(is_found({ line => 1, new => $script[0] }) eq 'no', 'the script itself is not found broken');
+check(0, "an entry of script_equivalents.txt fits no mutant: $_") foreach @stale;
 
 my $without_verdict = 0;
-my (%running, $next);
-$next = 0;
-while ($next < @mutants or %running)
-{
-	while ($next < @mutants and keys %running < $jobs)
-	{
-		my $mutant = $mutants[ $next++ ];
-		my $pid = fork() // die "fork: $!";
-		if ($pid == 0)
-		{
-			my $found = is_found($mutant, $next);
-			POSIX::_exit($found); # the directory is the parent's to remove
-		}
-		$running{$pid} = $mutant;
-	}
-	my $pid = wait();
-	my $mutant = delete $running{$pid} or next;
-	my $found = $? >> 8;
-	$without_verdict++ if $found == 2;
-	report($found, "line $mutant->{line}: $mutant->{text}" . ($found == 2 ? ' (without a verdict)' : ''));
-}
-printf "1..%d\n", $test;
-printf "# %d mutants, %d of them equivalent; %d run, %d of them without a verdict\n", $all, $skipped,
-	scalar @mutants, $without_verdict;
-exit($failed ? 1 : 0);
+run_mutants($jobs, \@mutants, \&is_found, sub {
+	my ($mutant, $found) = @_;
+	$without_verdict++ if $found eq 'no verdict';
+	return check($found =~ /^(?:yes|no verdict)$/, "line $mutant->{line}: $mutant->{text} ($found)");
+});
+finish(sprintf '%d mutants, %d of them equivalent; %d run, %d of them without a verdict', $all, $skipped,
+	scalar @mutants, $without_verdict);
 
-sub report
-{
-	my ($good, $what) = @_;
-
-	$test++;
-	$failed++ unless $good;
-	# TAP reads "#" as the beginning of a directive
-	print $good ? '' : 'not ', "ok $test - ", $what =~ s/#/\\#/gr, "\n";
-	return;
-}
-
-# Does conformance.c fail with the mutant?  1: yes; 2: no run gave a verdict; 0: no.
+# Does conformance.c fail with the mutant?  Returns "yes", "no", or "no verdict".
 sub is_found
 {
-	my ($mutant, $id) = @_;
-	my $file = "$dir/$id.lua";
+	my ($mutant) = @_;
+	my $file = "$dir/$$.lua";
 	my @text = @script;
 
 	$text[ $mutant->{line} - 1 ] = $mutant->{new};
-	open(my $out, '>', $file) or die "$file: $!\n";
-	print $out join("\n", @text);
-	close($out);
+	write_file($file, join("\n", @text));
 	foreach my $run (@runs)
 	{
 		my ($seed, $sequences) = @$run;
@@ -126,29 +95,9 @@ sub is_found
 			$failed = $? != 0;
 			last if !$failed or $said =~ /^not ok/m;
 		}
-		return $said =~ /^not ok/m ? 1 : 2 if $failed;
+		return $said =~ /^not ok/m ? 'yes' : 'no verdict' if $failed;
 	}
-	return 0;
-}
-
-# Returns the reason of each equivalent mutant.  In the file a reason, in lines that begin with "#",
-# precedes its mutants.
-sub read_equivalents
-{
-	my ($file) = @_;
-	my (%reason, $reason);
-
-	open(my $in, '<', $file) or die "$file: $!\n";
-	while (my $line = <$in>)
-	{
-		chomp $line;
-		if    ($line =~ /^#/)       { $reason = $line; }
-		elsif ($line =~ / ==> /)    { $reason{$line} = $reason // die "$file:$.: no reason\n"; }
-		elsif ($line eq '')         { undef $reason; }
-		else                        { die "$file:$.: what is this?\n"; }
-	}
-	close($in);
-	return %reason;
+	return 'no';
 }
 
 # Returns all mutants in the order of the lines.  Equal lines get a number.

@@ -118,7 +118,7 @@ main(int argc, char **argv)
 		if (jobs[j] == 0)
 		{
 			work(j, opt.seconds > 0 ? began + opt.seconds : 1e18);
-			_exit(0);
+			exit(0);
 		}
 	}
 	wait_for(jobs);

@@ -1368,6 +1368,21 @@ test_wake_at(void)
 	ok(lease.state == CORE_ASKING, "also if it was to let others go first");
 
 	start(3);
+	acquire_not_before(now_us + SECOND, false);
+	wake_at(1);
+	ok(lease.state == CORE_ASKING, "and the first instant of the clock is an instant");
+
+	start(3);
+	now_us = 0;
+	acquire_not_before(SECOND, false);
+	wake_at(1);
+	ok(lease.wake_at_us == 1, "also before it has come");
+	start(3);
+	now_us = 0;
+	acquire_once();
+	ok(lease.state == CORE_ASKING, "and a try asks before it");
+
+	start(3);
 	acquire_waiting();
 	refused_by("0");
 	wake_at(now_us + 7 * MS);
@@ -1378,9 +1393,32 @@ test_wake_at(void)
 
 	start(3);
 	acquire_waiting();
+	wake_at(now_us + SECOND);
+	node_lost(0);
+	node_lost(1);
+	turn_us = lease.wake_at_us;
+	ok(lease.state == CORE_BUSY && turn_us < now_us + SECOND,
+	   "a request that reached too few nodes asks again, turn or not");
+	wake(0);
+	ok(lease.wake_at_us == turn_us, "and a WAKE without an instant does not put it off");
+
+	start(3);
+	acquire_waiting();
 	granted_by("01");
 	wake_at(now_us + SECOND);
 	ok(lease.state == CORE_HELD && lease.not_before_us == 0, "who holds the lock does not care");
+	turn_us = lease.wake_at_us;
+	happens((core_event){.type = CORE_WAKE, .by_us = now_us + 1});
+	happens((core_event){.type = CORE_FORGET});
+	ok(lease.state == CORE_HELD && lease.wake_at_us == turn_us && nothing_said(),
+	   "nor is it woken, or forgotten");
+
+	lose_the_race();
+	turn_us = lease.wake_at_us;
+	happens((core_event){.type = CORE_EXTEND, .token = 10});
+	ok(lease.state == CORE_BUSY && lease.wake_at_us == turn_us && nothing_said() &&
+		   core_raises_until_us(&lease) == 0,
+	   "and a request that waits has no tokens to extend");
 }
 
 /* A node refuses, and tells the number of waiting hosts. */
@@ -1415,6 +1453,11 @@ test_crowd(void)
 	int64_t expiry_us = 10 * SECOND;
 
 	ok(least_us == RETRY_US / 2, "one who waits alone asks again after a pause");
+	(void) pause_in_a_crowd(15, 0, 0);
+	tick_at(lease.wake_at_us);
+	refused_in_a_crowd(0, 0, 0);
+	refused_in_a_crowd(1, 0, 0);
+	ok(lease.waiting == 0, "when the others have gone, a majority says so");
 	ok(pause_in_a_crowd(15, 0, 0) == least_us, "so does one of a few");
 	ok(pause_in_a_crowd(16, 0, 0) == 2 * least_us, "of a crowd less often");
 	ok(pause_in_a_crowd(1000, 0, 0) == 63 * least_us, "the less often the more they are");

@@ -8,6 +8,8 @@
  */
 #include "protocol/entry.h"
 
+#include <limits.h>
+
 #include "protocol/lua.h"
 
 #include "tap.h"
@@ -93,6 +95,10 @@ test_open(void)
 	idle.more_tokens_us = NOW + 1;
 	ok(opened(idle, same) == LEASE_OPENED && opened(idle, other) == LEASE_MORE_TOKENS,
 	   "unless tokens are under way, and the session waits for them");
+	idle.more_tokens_us = NOW;
+	ok(opened(idle, other) == LEASE_OPENED, "but no longer than they may take");
+	idle.last_token = idle.first_token + INT_MAX;
+	ok(entry_tokens(&idle) == INT_MAX, "more tokens than a number can say are that number");
 	ok(entry_has_lost_name(WISH_HOLD, LEASE_LOST) &&
 		   entry_has_lost_name(WISH_DETACHED, LEASE_LOST) &&
 		   !entry_has_lost_name(WISH_HOLD, LEASE_HELD) &&
@@ -119,6 +125,9 @@ test_take_over(void)
 	taken = entry_take_over(&entry, &same, NOW);
 	ok(entry.hold_until_us == 0 && !taken.was_kept && !taken.asks, "or no limit");
 	entry = entry_with(WISH_IDLE);
+	entry.keep_idle_us = 0;
+	ok(!entry_take_over(&entry, &same, NOW).was_kept, "a permit that was passed on was not kept");
+	entry = entry_with(WISH_IDLE);
 	entry.shared = true;
 	(void) entry_take_over(&entry, &same, NOW);
 	ok(entry.handovers == 0 && entry.readers == 1, "readers have the token of all readers");
@@ -134,6 +143,7 @@ test_readers(void)
 	entry.readers = 2;
 	ok(entry_join(&entry, &reader, NOW) == LEASE_JOINED, "a reader joins");
 	ok(opened(entry, reader) == LEASE_READER_ASKS, "or waits, if it comes too late to join");
+	ok(opened(entry, same) == LEASE_TAKEN, "a writer finds the readers");
 	entry.writer_until_us = NOW + 1;
 	ok(entry_join(&entry, &reader, NOW) == LEASE_WRITER_WAITS, "not while a writer waits,");
 	reader.waited_for_grant = true;
@@ -149,6 +159,8 @@ test_readers(void)
 	   "it waits while the nodes are asked,");
 	reader.once = true;
 	ok(entry_join(&entry, &reader, NOW) != LEASE_READER_ASKS, "a try does not, for another host");
+	entry.answered = false;
+	ok(entry_join(&entry, &reader, NOW) == LEASE_READER_ASKS, "but for the first answer");
 	entry = entry_with(WISH_IDLE);
 	entry.shared = true;
 	ok(entry_join(&entry, &reader, NOW) == LEASE_OPENED, "an idle lease has no readers to join");
@@ -186,6 +198,10 @@ test_release(void)
 		idle = entry_keep_idle(&entry, &how, NOW);
 		ok(!idle && entry.wish == WISH_HOLD, "for each of nine reasons it does not: %d", i);
 	}
+	entry = entry_with(WISH_HOLD);
+	entry.hold_at_most_us = 1;
+	entry.is_queue = true;
+	ok(entry_keep_idle(&entry, &release, NOW), "the limit of a queue does not count");
 	entry = entry_with(WISH_HOLD);
 	ok(entry_hand_over(&entry, &release, NOW) && entry.wish == WISH_HAND_OVER && entry.returns,
 	   "a lease is left for the next at the gate");
@@ -262,6 +278,8 @@ test_ends(void)
 	ok(entry_needs_tokens(&entry, WISH_OWNER_LIVES, NOW) &&
 		   !entry_needs_tokens(&entry, WISH_OWNER_LIVES, NOW + TTL),
 	   "tokens are asked for while it is idle");
+	entry.keep_idle_us = 1;
+	ok(entry_needs_tokens(&entry, WISH_OWNER_LIVES, NOW), "however short that is");
 }
 
 int

@@ -137,6 +137,15 @@ test_rounds(void)
 	ok(force_judge(&force, five, node) == FORCE_DONE, "three nodes are enough");
 	node[2].may_have_forgotten = true;
 	ok(force_judge(&force, five, node) == FORCE_FAILED, "one that may have forgotten is none");
+	look((const char *[]){HOLDER, HOLDER, HOLDER, NULL, NULL}, false);
+	for (int i = 0; i < 2; i++)
+		forced(i, 10, 11);
+	for (int i = 2; i < 5; i++)
+		keeps(i, OTHER, 11);
+	node[2].kind = INSPECTED_OTHER;
+	ok(force_judge(&force, five, node) == FORCE_DONE, "a later request's key counts,");
+	node[3].kind = node[4].kind = INSPECTED_OTHER;
+	ok(force_judge(&force, five, node) == FORCE_FAILED, "but no text about a key");
 	reset();
 	for (int i = 0; i < 5; i++)
 		forced(i, 0, 0);

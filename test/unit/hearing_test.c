@@ -125,6 +125,18 @@ test_free(void)
 	step(CORE_REPLY, 1, CORE_REPLY_YES);
 	ok(hearing_may_miss(&hearing, &lease), "until they have");
 
+	memset(&lease, 0, sizeof(lease));
+	hearing = (Hearing){0};
+	step(CORE_ACQUIRE, 0, 0);
+	step(CORE_REPLY, 0, CORE_REPLY_NO);
+	for (int i = 1; i < 4; i++)
+		step(CORE_REPLY, i, CORE_REPLY_ERROR);
+	ok(lease.state == CORE_BUSY && !told(1, 100) && !told(2, 100) &&
+		   !hearing_may_miss(&hearing, &lease),
+	   "one node refused, and two tell");
+	step(CORE_REPLY, 4, CORE_REPLY_YES);
+	ok(hearing_may_miss(&hearing, &lease), "the lock may be free at three");
+
 	refused(0);
 	hearing.told = CORE_BIT(0) | CORE_BIT(1);
 	step(CORE_WAKE, 0, 0);

@@ -76,15 +76,24 @@ guessed(HostConfig ours, HostConfig theirs)
 			   : ~(core_mask) 0;
 }
 
+/* HOSTS_NODES_MAX of them */
+#define MOST_NODES "a:1 b:2 c:3 d:4 e:5 f:6 g:7 h:8 i:9 j:10 k:11 l:12 m:13 n:14 o:15 p:16"
+
 static void
 test_lists(void)
 {
 	HostConfig three = nodes("a:1 b:2 c:3");
+	HostConfig other = three;
+	HostsDifference difference;
 
 	ok(differ(three, three) == 0, "a host agrees with one like it");
 	ok(differ(three, nodes("c:3 a:1 b:2")) == 0, "in any order");
 	ok(differ(three, nodes("a:1 b:2 c:3 d:4")) == 0, "one node more");
 	ok(differ(three, nodes("a:1 b:2 d:4")) == HOSTS_NODES, "one replaced");
+	ok(differ(nodes(MOST_NODES), nodes(MOST_NODES)) == 0, "the most nodes");
+	other.count = 2;
+	hosts_compare(&other, &three, LATELY, &difference);
+	ok(difference.twin[1] == 1 && difference.twin[2] == -1, "only nodes of a list are matched");
 	ok(differ(three, nodes("c:3 d:4 e:5")) == HOSTS_NODES, "one in common");
 	ok(differ(nodes("a:1:3 b:2:3 c:3:1 d:4:2"), three) == 0, "both lists, and the old one");
 	ok(differ(nodes("a:1:3 b:2:3 c:3:1 d:4:2"), nodes("a:1 b:2 d:4")) == 0,
@@ -363,12 +372,11 @@ test_held(void)
 	ok(as_seen(three, nodes("a:1 b:2 c:3 x:4:12 y:5:12 z:6:4 u:7:8 v:8:8")) == HOSTS_HELD,
 	   "by two lists");
 	ok(as_seen(three, nodes("a:1:9 b:2:9 c:3:9 x:4:4 y:5:4 z:6:4")) == 0, "of which one is ours");
+	ok(as_seen(three, nodes("a:1:5 b:2 c:3")) == HOSTS_HELD, "by one of our nodes alone");
 	ok(as_seen(three, nodes("a:1:21 b:2:21 c:3:21 x:4:64 y:5:64 z:6:64")) == HOSTS_HELD,
 	   "by the third list");
 	ok(as_seen(nodes("x:4 y:5 z:6"), nodes("a:1:5 b:2:5 c:3:5 x:4:2 y:5:2 z:6:2")) == HOSTS_HELD,
 	   "by one list of two, to a host that has the other alone");
-	ok(!hosts_say_the_same(&three, &(HostConfig[]){nodes("a:1:5 b:2 c:3")}[0]),
-	   "what it holds is a part of what it says");
 }
 
 static void
@@ -388,11 +396,55 @@ test_other_differences(void)
 	other.max_ttl_ms = 30000;
 	ok(differ(three, other) == (HOSTS_MAX_TTL | HOSTS_DATABASES), "both");
 	ok(differ(three, nodes("x:0:1:5 b:2 c:3")) == 0, "that of a node that is not known");
+}
 
-	other = nodes("a:0 b:12 c:3");
-	ok(hosts_say_the_same(&three, &other), "what they say is the same");
-	other.node[1].db = 1;
-	ok(!hosts_say_the_same(&three, &other), "... or not");
+/* One host, with `field` changed to `value`, does not say the same. */
+#define SAYS_MORE(field, value)                                                                    \
+	do                                                                                             \
+	{                                                                                              \
+		HostConfig other = three;                                                                  \
+		other.field = value;                                                                       \
+		ok(!hosts_say_the_same(&three, &other), "another " #field);                                \
+	} while (0)
+
+static void
+test_say_the_same(void)
+{
+	HostConfig three = nodes("a:1 b:2 c:3");
+	HostConfig known = nodes("a:0 b:12 c:3");
+
+	ok(hosts_say_the_same(&three, &known), "the processes of nodes are no part");
+	SAYS_MORE(prefix[0], 'x');
+	SAYS_MORE(max_ttl_ms, 30000);
+	SAYS_MORE(standing, HOST_WARNS);
+	SAYS_MORE(step, HOST_GOES_ON);
+	SAYS_MORE(count, 2);
+	SAYS_MORE(node[2].address[0], 'x');
+	SAYS_MORE(node[1].db, 1);
+	SAYS_MORE(node[1].now, false);
+	SAYS_MORE(node[1].next, true);
+	SAYS_MORE(node[0].held, 1);
+}
+
+static void
+test_take_step(void)
+{
+	HostConfig config = nodes("a:1:1 b:2:3 c:3:2");
+
+	hosts_take_step(&config);
+	ok(config.node[0].now && !config.node[2].now && config.node[1].next && config.node[2].next,
+	   "a host that stays keeps both lists");
+	config.step = HOST_GOES_ON;
+	hosts_take_step(&config);
+	ok(!config.node[0].now && config.node[1].now && config.node[2].now && !config.node[1].next &&
+		   !config.node[2].next && config.step == HOST_STAYS,
+	   "a host that goes on has the next list alone");
+	config = nodes("a:1:1 b:2:3 c:3:2");
+	config.step = HOST_GOES_BACK;
+	hosts_take_step(&config);
+	ok(config.node[0].now && config.node[1].now && !config.node[2].now && !config.node[1].next &&
+		   !config.node[2].next && config.step == HOST_STAYS,
+	   "a host that goes back has the first list alone");
 }
 
 /* ---- texts ---- */
@@ -618,6 +670,8 @@ test_ids(void)
 	ok(strcmp(id, "0123456789abcdef") == 0, "the beginning of a process");
 	hosts_set_id(id, "0123abcd lost 123456");
 	ok(strcmp(id, "0123abcd") == 0, "up to a blank");
+	hosts_set_id(id, "0123abcd\x7f");
+	ok(strcmp(id, "0123abcd") == 0, "or up to a control character");
 	hosts_set_id(id, "");
 	ok(strcmp(id, "") == 0, "none");
 }
@@ -634,6 +688,8 @@ main(void)
 	test_unknown_lists();
 	test_held();
 	test_other_differences();
+	test_say_the_same();
+	test_take_step();
 	test_facts();
 	test_configs();
 	test_records();

@@ -109,6 +109,7 @@ test_counts(void)
 	ok(count(60, 250, 64) == 60, "fewer, since no other record might fit");
 	ok(count(50, 250, 64) == 0, "fewer, though another one would fit in any case");
 	ok(inspect_many_count(TEXT("1\0001\0000\0000\0001\0vx"), 1) == 0, "bytes behind the records");
+	ok(inspect_many_count(TEXT("1\0001\0000\0000\0001\0vx"), 2) == 0, "a malformed record");
 }
 
 int

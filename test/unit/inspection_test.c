@@ -21,6 +21,8 @@ static const char b[] = SECRET_B REST " host=\"b\"";
 static const char reader_a[] = SECRET_A REST "= host=\"a\"";
 static const char reader_b[] = SECRET_B REST "= host=\"b\"";
 static const char permit_a[] = SECRET_A REST " permits=3 host=\"a\"";
+static const char a_kept_permit[] = SECRET_A REST " kept permits=3 host=\"a\"";
+static const char permit_of_4[] = SECRET_B REST " permits=4 host=\"b\"";
 static const char permit_b[] = SECRET_B REST " permits=3 host=\"b\"";
 
 static const core_lists five = {.now = 31};
@@ -85,6 +87,13 @@ test_votes(void)
 	judge(INSPECTION_FREE, 3, "two, two and one");
 	put(0, 2, "plain");
 	judge(INSPECTION_HELD, 7, "a plain client");
+	put(0, 1, a);
+	put(2, 2, SECRET_A);
+	judge(INSPECTION_FREE, 3, "a plain client whose value begins like another value");
+	put(0, 1, "plain");
+	put(2, 2, "plane");
+	judge(INSPECTION_FREE, 3, "two plain clients");
+	put(2, 2, "plain");
 	node[0].kind = INSPECTED_OTHER;
 	judge(INSPECTION_FREE, 6, "a text about a key is not a value");
 }
@@ -164,6 +173,16 @@ test_kinds(void)
 	put(1, 1, a_kept);
 	judge(INSPECTION_KEPT, 7, "one kept key tells of the release");
 	ok(result.witness == 1, "and is shown");
+	put(1, 1, a);
+	put(0, 0, a_kept);
+	judge(INSPECTION_KEPT, 7, "also at the first node");
+	put(0, 0, a);
+	put(1, 1, a_kept_permit);
+	judge(INSPECTION_HELD, 7, "a kept key of one permit tells nothing of other permits");
+	put(0, 2, a_kept);
+	for (int i = 0; i < 3; i++)
+		node[i].kind = INSPECTED_OTHER;
+	judge(INSPECTION_HELD, 7, "a text about a key is never a kept key");
 	reset();
 	put(0, 1, reader_a);
 	put(2, 3, reader_b);
@@ -176,6 +195,14 @@ test_kinds(void)
 	ok(result.readers == 1 && result.hosts == 1 && result.host[0] == 7,
 	   "a reader counts that a majority knows");
 	reset();
+	put(0, 4, reader_a);
+	for (int i = 0; i < 5; i++)
+		for (uint64_t host = 0; host < 100; host++)
+			if ((host + (uint64_t) i) % 5 < 3)
+				node[i].host[node[i].hosts++] = host;
+	judge(INSPECTION_HELD, 31, "100 readers, each at three of five nodes");
+	ok(result.hosts == LUA_READERS_ASKED, "as many as there is room for are listed");
+	reset();
 	put(0, 1, permit_a);
 	put(2, 3, permit_b);
 	for (int i = 0; i < 4; i++)
@@ -183,6 +210,8 @@ test_kinds(void)
 	node[0].permit[PERMITS_MAX / 8 - 1] = 128;
 	judge(INSPECTION_HELD, 15, "holders of permits");
 	ok(result.permits_taken == 2, "two permits at a majority: %d", result.permits_taken);
+	put(2, 3, permit_of_4);
+	judge(INSPECTION_FREE, 3, "holders of another number of permits");
 	reset();
 	put(0, 4, a);
 	for (int i = 0; i < 3; i++)

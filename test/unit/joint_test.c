@@ -305,9 +305,11 @@ test_whole_change(void)
 	ok(!lease.settled, "one of three is no majority");
 	renewed_by("4");
 	ok(lease.settled, "answers that come after the decision count, too");
+	relist(lists("678", ""));
+	ok(is_on(lists("012", "345")), "then a third list does not take over,");
 	relist(lists("345", ""));
 	ok(is_on(lists("345", "")) && out.release == set("012"),
-	   "then the next list takes over, and what is at the old one is released");
+	   "but the next list does, and what is at the old one is released");
 	ok(core_served_by(&lease) == set("012345"), "the old one is needed until that is answered");
 	all_answer("012", CORE_OP_RELEASE, CORE_REPLY_YES);
 	ok(core_served_by(&lease) == set("345"), "and then no more");

@@ -95,6 +95,7 @@ static void
 test_bound(void)
 {
 	int granted = 0;
+	local_name *name;
 
 	begin();
 	for (int i = 0; i < PLACES; i++)
@@ -109,8 +110,16 @@ test_bound(void)
 		granted += is_there(i);
 	ok(granted == PLACES - 1, "all others are there");
 	ok(is_whole(), "no place is lost");
+	execute(CORE_OP_RELEASE, 7, 1);
+	name = local_names_begin(names, "name 7", 6, now_us);
+	ok(acquire(PLACES + 1) == -1, "a name in use makes no room,");
+	local_names_end(names, name);
+	ok(acquire(PLACES + 1) > 0, "until its use ends");
 	now_us += 2 * 1000000 * INT64_C(1000);
-	ok(acquire(PLACES + 1) > 0, "an expired key makes room");
+	ok(acquire(PLACES + 2) > 0, "an expired key makes room");
+	now_us += 3 * HOUR_US;
+	ok(local_names_find(names, "name 1", 6, now_us) == NULL,
+	   "a name whose key and counter have expired is not known");
 }
 
 static void
@@ -154,12 +163,71 @@ static void
 test_nothing(void)
 {
 	int free_before;
+	char key[LOCAL_KEY_MAX + 1];
 
 	begin();
 	free_before = names->free;
 	execute(CORE_OP_RELEASE, 1, 1);
 	ok(names->free == free_before && names->oldest == -1, "a release of nothing leaves nothing");
 	ok(local_names_begin(names, "", 0, now_us) == NULL, "an empty key has no place");
+	memset(key, 'k', sizeof(key));
+	ok(local_names_begin(names, key, sizeof(key), now_us) == NULL, "nor has one that is too long");
+}
+
+/* Changes a name that has the floor as its counter.  Returns true if the name stays known. */
+static bool
+stays(void (*change)(local_name *name))
+{
+	local_name *name;
+	int32_t free_before;
+
+	begin();
+	names->floor = now_us;
+	names->floor_end_ms = now_us / 1000 + 1;
+	free_before = names->free;
+	name = local_names_begin(names, "name 1", 6, now_us);
+	change(name);
+	local_names_end(names, name);
+	return names->free != free_before;
+}
+
+static void
+leave(local_name *name)
+{
+	(void) name;
+}
+
+static void
+raise(local_name *name)
+{
+	name->data.counter++;
+}
+
+static void
+prolong(local_name *name)
+{
+	name->data.counter_end_ms++;
+}
+
+static void
+bar(local_name *name)
+{
+	name->data.barrier.low = 1;
+}
+
+static void
+bar_alone(local_name *name)
+{
+	name->data.counter = 0;
+	name->data.barrier.low = 1;
+}
+
+static void
+test_knowledge(void)
+{
+	ok(!stays(leave), "the floor alone is no knowledge of a name");
+	ok(stays(raise) && stays(prolong) && stays(bar) && stays(bar_alone),
+	   "another counter, its end, or a writer that waits are");
 }
 
 int
@@ -168,6 +236,7 @@ main(void)
 	test_bound();
 	test_floor();
 	test_nothing();
+	test_knowledge();
 	free(names);
 	return tap_done();
 }

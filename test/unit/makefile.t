@@ -12,6 +12,9 @@ use warnings;
 
 use Test::More;
 
+# of the make that runs this test: its options and jobs
+delete @ENV{qw(MAKEFLAGS MFLAGS)};
+
 # as if pg_config were that of an older server, and of those that are supported
 foreach my $version (qw(9.6 10 13 14))
 {

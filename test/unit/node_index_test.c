@@ -48,9 +48,21 @@ static const struct
 	{"no list at all", {7, 2, 4}, 0, {0}, true, {0}, 1},
 };
 
+static void
+test_all_indexes(void)
+{
+	NodeIndexUse use = {.taken = ~CORE_BIT(31), .leased = ~CORE_BIT(31)};
+	core_mask listed = 0;
+	int index = -1;
+
+	ok(node_index_assign(use, 32, &index, 1, &listed) && index == 31 && listed == CORE_BIT(31),
+	   "a mask has room for 32 indexes");
+}
+
 int
 main(void)
 {
+	test_all_indexes();
 	for (size_t i = 0; i < sizeof(lists) / sizeof(lists[0]); i++)
 	{
 		int index[NODES_MAX];

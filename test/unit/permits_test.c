@@ -40,6 +40,8 @@ test_names(void)
 			strcpy(last, name);
 		}
 	ok(good, "each is read as it was written, and has room");
+	ok(permits_name_len("job", 3) == 3 && permits_number("job", 3) == 0,
+	   "a name without a permit is the name of the lock");
 }
 
 static permits_search search;

@@ -757,6 +757,13 @@ is_sound(bool urgent)
 					   (out[n][i].op == CORE_OP_RENEW && out[n][i].why == CORE_NODE_READY);
 		if (counted != queue.unanswered[n])
 			return false;
+		counted = 0;
+		for (int s = queue.unsent[n].first; s >= 0; s = memory[s].next_unsent[n])
+			counted++;
+		for (int s = 0; s < ENTRIES; s++)
+			counted -= (memory[s].unsent & CORE_BIT(n)) != 0;
+		if (counted != 0)
+			return false;
 	}
 	for (int s = 0; s < ENTRIES; s++)
 	{

@@ -11,6 +11,7 @@
 #include <limits.h>
 
 #include "protocol/lua.h"
+#include "protocol/waiters.h"
 #include "tap.h"
 
 #define NOW_US INT64_C(1700000000000000)
@@ -191,9 +192,18 @@ test_may_idle(void)
 	   "and none if it is ahead");
 }
 
+static void
+test_miss(void)
+{
+	ok(rules_miss_us(WAITERS_MAX, 0) > 0,
+	   "a host that may have missed a release asks after a pause");
+	ok(rules_miss_us(WAITERS_MAX + 1, 0) < 0, "but not in a crowd");
+}
+
 int
 main(void)
 {
+	test_miss();
 	test_tokens();
 	test_validity();
 	test_release();

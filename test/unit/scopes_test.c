@@ -64,6 +64,8 @@ test_bad(void)
 			   {"transaction, sesion ,call", SCOPES_UNKNOWN, "sesion"},
 			   {"calls", SCOPES_UNKNOWN, "calls"},
 			   {"cal", SCOPES_UNKNOWN, "cal"},
+			   {"cull", SCOPES_UNKNOWN, "cull"},
+			   {"ca-l", SCOPES_UNKNOWN, "ca-l"},
 			   {"\"call\"", SCOPES_UNKNOWN, "\"call\""},
 			   {"all", SCOPES_UNKNOWN, "all"},
 			   {"call, session,CALL", SCOPES_DOUBLED, "CALL"}};

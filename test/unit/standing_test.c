@@ -158,6 +158,9 @@ test_two_established(void)
 	look(&standing, true, &they, 60 * SECOND);
 	ok(standing.says == HOST_TAKES && !may_take(&standing),
 	   "of two that take locks the one that did so for longer stays, and waits");
+	they.takes_for_us = 60 * SECOND - STANDING_MARGIN_US;
+	look(&standing, true, &they, 60 * SECOND);
+	ok(standing.says == HOST_TAKES, "also by the least difference that counts");
 	they.says = HOST_HOLDS;
 	look(&standing, true, &they, 60 * SECOND);
 	ok(!may_take(&standing), "for the other one's locks");

@@ -149,6 +149,9 @@ test_left(void)
 	ok(!left(070, 0, told), "but for the one with the same address");
 	told = mark("0001??", 3, 1);
 	ok(!left(070, 0, told), "one that does not tell may be any");
+	ok(!left(0, 0, told), "a host without nodes has left none");
+	told = mark("????..0", 3, 1);
+	ok(!left(7, 070, told), "the nodes that do not tell may be those of either list");
 	told = mark("00????", 3, 1);
 	ok(left(7, 0, told), "one node does not tell");
 	ok(!left(7, 070, told), "nor do the new ones");
@@ -195,6 +198,10 @@ test_left(void)
 	known.mark[1].list = 8;
 	known.mark[2].list = 9;
 	ok(left(7, 0, told), "hosts that call the nodes by other names");
+	told = mark("123", 3, 1);
+	known.mark[1].list = 8;
+	known.mark[2].list = 9;
+	ok(!left(7, 0, told), "they may call nodes of the new list so");
 }
 
 static void
@@ -232,6 +239,10 @@ test_memory(void)
 	known.mark[2].list = 9;
 	steps_remember(&known, 7, 7);
 	ok(known.own.version == 6, "its latest one");
+	known.mark[0].version = 7;
+	steps_remember(&known, 7, 7);
+	ok(known.own.version == 7, "of any node");
+	known.own.version = 6;
 	memset(known.mark, 0, sizeof(known.mark));
 	steps_remember(&known, 7, 7);
 	ok(known.own.version == 6, "also when the nodes have lost it");
@@ -248,6 +259,10 @@ test_memory(void)
 	known.own.version = 0;
 	steps_remember(&known, 017, 8);
 	ok(known.own.version == 0, "not if a node has none");
+	mark("231", 3, 5);
+	known.mark[2].list = 9;
+	steps_remember(&known, 7, 8);
+	ok(known.own.version == 0, "nor if one has a mark of another list");
 	mark("231", 4, 5);
 	steps_remember(&known, 7, 8);
 	ok(known.own.version == 0, "nor if the mark names one more");

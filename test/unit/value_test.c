@@ -36,6 +36,8 @@ test_ours(void)
 	ok(value.ours && value.shared && value.may_idle, "one that may be idle");
 	read_text(HEAD "~kept host a");
 	ok(value.kept && !value.may_idle && value.text == VALUE_HEAD + 5, "a kept key is not idle");
+	value_read(&value, HEAD " kept host a", VALUE_HEAD + 4);
+	ok(value.ours && !value.kept, "a cut value is not kept");
 	read_text(HEAD "= kept host a");
 	ok(value.shared && !value.kept, "a reader's text may begin with any word");
 	read_text(HEAD " permits=3 host=\"a\"");
@@ -59,6 +61,11 @@ test_others(void)
 		HEAD "x",
 		"0123456789ABCDEFfedcba9876543210:000000001:00c0ffee00c0ffee ",
 		SECRET ":00000001x:00c0ffee00c0ffee ",
+		"g123456789abcdeffedcba9876543210:000000001:00c0ffee00c0ffee ",
+		SECRET ":x00000001:00c0ffee00c0ffee ",
+		SECRET ":00000000a:00c0ffee00c0ffee ",
+		SECRET ":000000001:g0c0ffee00c0ffee ",
+		"0123456789abcdef-edcba9876543210:000000001:00c0ffee00c0ffee ",
 		SECRET "-000000001:00c0ffee00c0ffee ",
 		SECRET ":000000001-00c0ffee00c0ffee ",
 		SECRET ":000000001:00c0ffee00c0ffeg "};
@@ -74,6 +81,10 @@ test_others(void)
 	ok(value.permits == 0, "too many permits");
 	read_text(HEAD " permits=10");
 	ok(value.permits == 0, "a number without an end");
+	read_text(HEAD " permits=10: ");
+	ok(value.permits == 0, "a number that a colon ends");
+	read_text(HEAD " permits=10- ");
+	ok(value.permits == 0, "a number that a minus ends");
 	for (size_t len = 0; len < VALUE_HEAD; len++)
 	{
 		value_read(&value, HEAD " host", len);

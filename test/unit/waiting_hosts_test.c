@@ -165,6 +165,11 @@ test_list(void)
 
 	waiting_add(&hosts, &host);
 	ok(hosts.count == 0, "a host without waiters is not listed");
+	host.mode[0].sessions = 1;
+	waiting_add(&hosts, &host);
+	ok(hosts.count == 1, "a host with a waiting writer is listed");
+	hosts.count = 0;
+	host.mode[0].sessions = 0;
 	host.mode[1].sessions = 1;
 	waiting_add(&hosts, &host);
 	strcpy(host.machine, "two");
@@ -194,6 +199,9 @@ test_tally(void)
 	ok(waiting_complete(tally) == 0 && waiting_failed(tally) == (all & ~(core_mask) 21),
 	   "no node is complete");
 	ok(waiting_missing(tally) == 1, "one subscriber is missing");
+	tally[1] = (WaitingTally){.asked = true, .subscribers = 2};
+	ok(waiting_missing(tally) == 1, "the node that lacks the fewest answers counts");
+	tally[1] = (WaitingTally){0};
 	tally[0].owed = 0;
 	ok(waiting_complete(tally) == 1, "a node without a subscriber is complete");
 	tally[2].answers = 3;

@@ -1,0 +1,115 @@
+# Mutants.pm: run mutants of a source in child processes, and write TAP
+#
+# A program that breaks code in one place at a time makes its mutants, and tries one mutant.  This module
+# has the rest.
+package Mutants;
+
+use strict;
+use warnings;
+
+use Exporter 'import';
+use POSIX ();
+
+our @EXPORT = qw(run_mutants check finish read_reasons sources_of slurp write_file);
+
+my ($tests, $failed) = (0, 0);
+
+# Calls $try->($mutant) in a child process, with $jobs children at a time.  When a child ends, calls
+# $report->($mutant, $result) in this process, with the text that $try returned, or '' if $try died.
+# $report calls check() and returns its value.  Returns the number of killed mutants.
+sub run_mutants
+{
+	my ($jobs, $mutants, $try, $report) = @_;
+	my @queue  = @$mutants;
+	my $killed = 0;
+	my %running;
+
+	$| = 1;
+	while (@queue or %running)
+	{
+		while (@queue and keys %running < $jobs)
+		{
+			my $mutant = shift @queue;
+			pipe(my $from, my $to) or die "pipe: $!\n";
+			my $pid = fork() // die "fork: $!\n";
+			if ($pid == 0)
+			{
+				my $result = eval { $try->($mutant) } // warn $@;
+				syswrite $to, $result if $@ eq '';
+				POSIX::_exit(0); # the parent removes the directories
+			}
+			$running{$pid} = [ $mutant, $from ];
+		}
+		my ($mutant, $from) = @{ delete $running{ wait() } };
+		my $result = do { local $/; <$from> };
+		$killed++ if $report->($mutant, $result // '');
+	}
+	return $killed;
+}
+
+# Writes one test of TAP.  Returns $good.
+sub check
+{
+	my ($good, $what) = @_;
+
+	$tests++;
+	$failed++ unless $good;
+	# TAP reads "#" as the beginning of a directive
+	print $good ? '' : 'not ', "ok $tests - ", $what =~ s/#/\\#/gr, "\n";
+	return $good;
+}
+
+# Ends the TAP and the program.
+sub finish
+{
+	my ($summary) = @_;
+
+	print "1..$tests\n# $summary\n";
+	exit($failed ? 1 : 0);
+}
+
+# Returns the reason of each entry of a list.  In the file a reason, in lines that begin with "#",
+# precedes its entries, and each entry has "==>".
+sub read_reasons
+{
+	my ($file) = @_;
+	my (%reason, $reason);
+
+	foreach my $line (split /\n/, slurp($file), -1)
+	{
+		if    ($line =~ /^#/)    { $reason = $line; }
+		elsif ($line =~ / ==> /) { $reason{$line} = $reason // die "$file: no reason for $line\n"; }
+		elsif ($line eq '')      { undef $reason; }
+		else                     { die "$file: what is this? $line\n"; }
+	}
+	return %reason;
+}
+
+# Returns the sources of a program, as make compiles them in the current directory.
+sub sources_of
+{
+	my ($program) = @_;
+	my ($command) = grep { / -o / } `make -Bn $program 2>/dev/null`;
+	return $command =~ m{(\S+\.c)\b}g;
+}
+
+sub slurp
+{
+	my ($file) = @_;
+
+	open(my $in, '<', $file) or die "$file: $!\n";
+	local $/;
+	return <$in>;
+}
+
+sub write_file
+{
+	my ($file, $text) = @_;
+
+	open(my $out, '>', $file) or die "$file: $!\n";
+	print $out $text;
+	close($out) or die "$file: $!\n";
+	return;
+}
+
+1;
