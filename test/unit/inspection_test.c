@@ -176,7 +176,7 @@ test_kinds(void)
 	put(1, 1, a);
 	put(0, 0, a_kept);
 	judge(INSPECTION_KEPT, 7, "also at the first node");
-	put(0, 0, a);
+	put(0, 2, permit_a);
 	put(1, 1, a_kept_permit);
 	judge(INSPECTION_HELD, 7, "a kept key of one permit tells nothing of other permits");
 	put(0, 2, a_kept);
