@@ -24,7 +24,7 @@
 
 MODULE_big = redlock_pg
 OBJS = redlock_pg.o $(patsubst %,src/%.o, \
-	protocol/core protocol/core_acquire protocol/core_debts protocol/core_renew protocol/entry protocol/force_release protocol/guard protocol/hearing protocol/hosts protocol/inspect_many protocol/inspection protocol/local_names protocol/local_node protocol/lua protocol/lua_text protocol/overlap \
+	protocol/core protocol/core_acquire protocol/core_debts protocol/core_renew protocol/entry protocol/force_release protocol/guard protocol/hearing protocol/hosts protocol/inspect_many protocol/inspection protocol/local_inspect protocol/local_names protocol/local_node protocol/lua protocol/lua_text protocol/overlap \
 	protocol/pattern protocol/permits protocol/probe protocol/release_queue protocol/rules protocol/run_note protocol/scopes protocol/settling protocol/several \
 	protocol/node_error protocol/node_index protocol/standing protocol/steps protocol/value protocol/waiters protocol/waiting_hosts protocol/wish protocol/words driver/driver driver/turns \
 	shared/alarm shared/clock shared/guc shared/holder shared/host_list shared/inspect_queue shared/lease shared/lease_broker \
@@ -32,7 +32,7 @@ OBJS = redlock_pg.o $(patsubst %,src/%.o, \
 	shared/memory shared/new_names shared/node_stats shared/node_status shared/resource_stats shared/run_report shared/stats_file shared/text shared/tls_file shared/url shared/wait_events shared/waiting_here \
 	broker/broker broker/conflicts broker/deadlock broker/host_entry broker/host_pages broker/inspector broker/joint_file \
 	broker/leaving broker/local_wait broker/loop broker/marks broker/members broker/node broker/node_checks \
-	broker/node_local broker/node_news broker/node_pipeline broker/registry broker/resolver broker/script \
+	broker/node_local broker/node_local_inspect broker/node_news broker/node_pipeline broker/registry broker/resolver broker/script \
 	broker/subscription broker/timers broker/tls broker/told broker/trouble broker/waiting broker/world \
 	session/ask_hosts session/ask_release session/detached session/effects session/encoding session/fence session/force session/gate session/grants session/holdings session/inspect_lock session/run_notes session/list_waiting \
 	session/loss session/loss_alarm session/misuse session/permit_queue session/request \
@@ -257,14 +257,14 @@ fuzz_mutants:
 # Both directories have a node.h: the simulator's comes first.
 SIM_CC = $(CC) -std=c99 -Wall -Wextra -Werror -O2 -g -Itest/sim -Itest/unit -Isrc
 SIM_FILES = sim world plan story node wire word host host_world reload peer session operator fault force check debt
-SIM_PURE = $(patsubst %,src/protocol/%,$(CORE) entry force_release guard hearing inspection local_node node_index release_queue rules settling value waiters wish) \
+SIM_PURE = $(patsubst %,src/protocol/%,$(CORE) entry force_release guard hearing inspection local_inspect local_node node_index release_queue rules settling value waiters wish) \
 	src/driver/driver src/driver/turns
 SIM_HEADERS = $(wildcard test/sim/*.h) test/unit/laws.h test/unit/dice.h src/protocol/lua.h $(filter-out $(CORE:%=src/protocol/%.h),$(SIM_PURE:%=%.h)) src/protocol/core.h src/protocol/core_internal.h src/driver/driver_lease.h src/driver/driver_world.h
 
 test/sim/sim: $(SIM_FILES:%=test/sim/%.c) test/unit/laws.c $(SIM_PURE:%=%.c) $(SIM_HEADERS)
 	$(SIM_CC) -o $@ $(filter %.c,$^)
 
-test/sim/crowd: test/sim/crowd.c test/sim/node.c src/driver/turns.c $(patsubst %,src/protocol/%.c,$(CORE) hearing local_node rules waiters) $(SIM_HEADERS)
+test/sim/crowd: test/sim/crowd.c test/sim/node.c src/driver/turns.c $(patsubst %,src/protocol/%.c,$(CORE) hearing local_inspect local_node rules waiters) $(SIM_HEADERS)
 	$(SIM_CC) -o $@ $(filter %.c,$^)
 
 test/sim/deadlock: test/sim/deadlock.c src/protocol/probe.c src/protocol/probe.h test/sim/invariant.h test/unit/dice.h
@@ -279,7 +279,7 @@ test/sim/permits: test/sim/permits.c src/protocol/permits.c src/protocol/permits
 test/sim/changes: test/sim/changes.c $(patsubst %,src/protocol/%.c,$(CORE) hosts overlap standing steps words) $(patsubst %,src/protocol/%.h,core hosts lua overlap standing steps words) test/sim/invariant.h test/unit/dice.h
 	$(SIM_CC) -o $@ $(filter %.c,$^)
 
-test/sim/conformance: test/sim/conformance.c test/sim/cases.c test/sim/node.c src/protocol/local_node.c src/protocol/lua.c src/protocol/lua_text.c $(SIM_HEADERS)
+test/sim/conformance: test/sim/conformance.c test/sim/cases.c test/sim/node.c src/protocol/local_inspect.c src/protocol/local_node.c src/protocol/lua.c src/protocol/lua_text.c $(SIM_HEADERS)
 	$(SIM_CC) -o $@ $(filter %.c,$^) -lhiredis
 
 sim: test/sim/sim

@@ -8,6 +8,7 @@
 
 #include "broker/inspector.h"
 #include "broker/members.h"
+#include "broker/node_local.h"
 #include "broker/subscription.h"
 #include "broker/waiting.h"
 #include "shared/clock.h"
@@ -47,6 +48,7 @@ static void begin(int place, int64 now_us);
 static void send_question(int place, RedisNode *node, bool by_text, int64 now_us);
 static void add_argument(const char **argv, size_t *argvlen, int *argc, const char *text,
 						 size_t len);
+static void note_forgetting(const RedisNode *node, InspectKind kind, Inspected *at);
 static void end_if_done(int place, int64 now_us);
 static void log_lost_note(int place);
 static void tell_holders(int place, int64 now_us);
@@ -107,17 +109,14 @@ begin(int place, int64 now_us)
 	out[place].waiting = 0;
 	out[place].until_us = now_us + redlock_node_timeout_ms * INT64CONST(1000);
 	for (int i = 0; i < CORE_NODES_MAX; i++)
-		if ((asked & CORE_BIT(i)) && node_is_local(node_at(i)))
+		if (!(asked & CORE_BIT(i)) || !node_can_send(node_at(i)))
+			;
+		else if (node_is_local(node_at(i)))
 		{
-			answer->node[i].kind = INSPECTED_ERROR;
-			strlcpy(
-				answer->node[i].error,
-				kind == INSPECT_RUN
-					? "the node inside the server keeps no last runs; see the table redlock_runs"
-					: "the node inside the server is not inspected; see the view redlock_locks",
-				sizeof(answer->node[i].error));
+			node_local_inspect(question, answer, inspect_queue_texts(), i);
+			note_forgetting(node_at(i), kind, &answer->node[i]);
 		}
-		else if ((asked & CORE_BIT(i)) && node_can_send(node_at(i)))
+		else
 		{
 			bool by_text = sha[kind][i][0] == '\0';
 
@@ -212,10 +211,16 @@ inspector_hear(RedisNode *node, int call, const redisReply *reply, int64 now_us)
 												   : node->lacks_for_locks,
 							 at->error);
 	}
-	/* the node may be another process since the handshake, or have lost its data */
+	note_forgetting(node, kind, at);
+	end_if_done(place, now_us);
+}
+
+/* The node may be another process since the handshake, or have lost its data. */
+static void
+note_forgetting(const RedisNode *node, InspectKind kind, Inspected *at)
+{
 	at->may_have_forgotten = kind != INSPECT_RUN && (node->state != NODE_READY ||
 													 strcmp(at->marker, node->guard->marker) != 0);
-	end_if_done(place, now_us);
 }
 
 static void

@@ -40,25 +40,14 @@ typedef struct Message
 	char channel[FLEXIBLE_ARRAY_MEMBER];
 } Message;
 
-/* Finds the permits of a lock, for local_command.find_permit. */
-typedef struct Permits
-{
-	const char *key; /* of the lock */
-	size_t key_len;
-	int64 now_us;
-} Permits;
-
 static local_names *names = NULL;
 static slist_head messages = SLIST_STATIC_INIT(messages); /* the last one first */
 static RedisNode *subscriber = NULL;                      /* NULL: nobody listens */
 
 static bool attach(char *error, size_t size);
 static dsm_segment *map_memory(dsm_handle handle);
-static int64 local_now_us(void);
 static void describe_self(RedisNode *node);
-static void marker_text(char *text, size_t size);
 static void execute(const RedisNode *node, const ScriptCommand *command, ScriptAnswer *answer);
-static const local_data *find_permit(const void *permits, int permit);
 static void note_holder(local_name *name, const local_command *what, const char *holder);
 static void write_answer(const ScriptCommand *command, const local_answer *from,
 						 ScriptAnswer *answer);
@@ -168,13 +157,19 @@ map_memory(dsm_handle handle)
 	return segment;
 }
 
+local_names *
+node_local_names(void)
+{
+	return names;
+}
+
 /*
  * The node's clock begins as the wall clock when the memory begins, and goes on as the clock of the
  * leases.  So a step of the wall clock ends no key too early.  Proposals use the same clock: tokens
  * of this node need no other order.
  */
-static int64
-local_now_us(void)
+int64
+node_local_now_us(void)
 {
 	return names->began_us + redlock_clock_us() - names->clock_us;
 }
@@ -184,7 +179,7 @@ static void
 describe_self(RedisNode *node)
 {
 	GuardFacts *facts = &node->facts;
-	int64 now_us = local_now_us();
+	int64 now_us = node_local_now_us();
 	uint64 fresh = pg_prng_uint64(&pg_global_prng_state) | 1;
 
 	memset(facts, 0, sizeof(*facts));
@@ -201,13 +196,13 @@ describe_self(RedisNode *node)
 			facts->loss = GUARD_LOST_ONCE;
 			break;
 	}
-	marker_text(facts->marker, sizeof(facts->marker));
+	node_local_marker(facts->marker, sizeof(facts->marker));
 	strlcpy(facts->run_id, facts->marker, sizeof(facts->run_id));
 	facts->uptime_s = (int32) ((now_us - names->began_us) / 1000000);
 }
 
-static void
-marker_text(char *text, size_t size)
+void
+node_local_marker(char *text, size_t size)
 {
 	snprintf(text, size, "%016" PRIx64, names->mark.text);
 }
@@ -243,7 +238,7 @@ execute(const RedisNode *node, const ScriptCommand *command, ScriptAnswer *answe
 						  .waited_us = command->waited_us,
 						  .permits = command->permits};
 	size_t lock_len = permits_name_len(command->key, command->key_len);
-	Permits permits = {command->key, lock_len, local_now_us()};
+	NodeLocalPermits permits = {command->key, lock_len, node_local_now_us()};
 	local_memory memory = LOCAL_HAS_ROOM;
 	local_answer reply;
 	local_name *name;
@@ -253,10 +248,10 @@ execute(const RedisNode *node, const ScriptCommand *command, ScriptAnswer *answe
 	memcpy(&what.secret, command->secret, sizeof(what.secret));
 	what.says_permits = command->permits;
 	what.proposal = permits.now_us;
-	marker_text(marker, sizeof(marker));
+	node_local_marker(marker, sizeof(marker));
 	what.marker = strcmp(marker, node->guard->marker) == 0 ? names->mark.text : 0;
 	what.permit = permits_number(command->key, command->key_len);
-	what.find_permit = find_permit;
+	what.find_permit = node_local_find_permit;
 	what.names = &permits;
 
 	name = local_names_begin(names, command->key, command->key_len, permits.now_us);
@@ -283,10 +278,10 @@ execute(const RedisNode *node, const ScriptCommand *command, ScriptAnswer *answe
 		local_names_end(names, name);
 }
 
-static const local_data *
-find_permit(const void *permits, int permit)
+const local_data *
+node_local_find_permit(const void *permits, int permit)
 {
-	const Permits *of = permits;
+	const NodeLocalPermits *of = permits;
 	char key[LOCAL_KEY_MAX];
 	size_t len = permits_name(key, of->key, of->key_len, permit);
 	const local_name *name = local_names_find(names, key, len, of->now_us);

@@ -23,7 +23,7 @@
  * does not start while a process of the former server lives, and only this server's sessions can
  * hold a lock of this node.  So a new, empty node may vote at once.  Detached leases and the keys
  * of hold_at_least are lost with the memory.  Tokens go on in order, because the node's clock
- * begins as the wall clock; see local_now_us in node_local.c.
+ * begins as the wall clock; see node_local_now_us.
  *
  * A broker that cannot attach the memory makes new memory, with a new marker.  Then the restart
  * guard begins a quarantine (protocol/guard.h), as after a loss of data: renewals of held leases
@@ -36,8 +36,33 @@
 
 #include <stddef.h>
 
+#include "protocol/local_names.h"
+#include "shared/inspect_queue.h"
+
 /* Sends a message to this server's own broker, as a node publishes it on a channel. */
 extern void node_local_publish(const char *channel, size_t channel_len, const char *text,
 							   size_t len);
+
+/*
+ * node_local_inspect.c: answers a question of a session at once, as the node at this index.  The
+ * caller sets may_have_forgotten.
+ */
+extern void node_local_inspect(const InspectQuestion *question, InspectAnswer *answer,
+							   InspectList *texts, int index);
+
+/* For node_local_inspect.c, of a node that has begun. */
+extern local_names *node_local_names(void);
+extern int64 node_local_now_us(void);
+extern void node_local_marker(char *text, size_t size);
+
+/* Finds a permit of the lock: local_command.find_permit and local_order.find_permit. */
+typedef struct NodeLocalPermits
+{
+	const char *key; /* of the lock */
+	size_t key_len;
+	int64 now_us;
+} NodeLocalPermits;
+
+extern const local_data *node_local_find_permit(const void *permits, int permit);
 
 #endif /* REDLOCK_NODE_LOCAL_H */

@@ -137,8 +137,14 @@ subscription_say_by_all(uint64 host, const char *text, size_t len, int64 now_us)
 	size_t argvlen[] = {7, script_host_channel(host, channel), len};
 
 	for (int i = 0; i < CORE_NODES_MAX; i++)
-		if (node_can_send(node_at(i)) && !node_is_local(node_at(i)))
+	{
+		if (!node_can_send(node_at(i)))
+			continue;
+		if (node_is_local(node_at(i)))
+			node_local_publish(channel, argvlen[1], text, len);
+		else
 			node_call(node_at(i), NODE_SAID, lengthof(argv), argv, argvlen, now_us);
+	}
 }
 
 void

@@ -6,12 +6,27 @@
 
 #include <string.h>
 
-#include "protocol/words.h"
-
-/* bytes of the longest record */
-#define RECORD_MAX (5 * WORDS_NUMBER_MAX + LUA_READERS_ASKED * LUA_HOST_DIGITS + LUA_HELD_MAX)
-
 static bool take_host(const char **at, uint64_t *host);
+
+int
+inspect_many_write(char *at, const Inspected *key)
+{
+	static const int kinds[] = {[INSPECTED_NONE] = LUA_KEY_NONE,
+								[INSPECTED_STRING] = LUA_KEY_STRING,
+								[INSPECTED_OTHER] = LUA_KEY_OTHER};
+	char *begin = at;
+	bool there = key->kind != INSPECTED_NONE;
+
+	at = words_put_number(at, kinds[key->kind]);
+	at = words_put_number(at, there ? key->ttl_ms + 1 : 0);
+	at = words_put_number(at, key->readers);
+	at = words_put_number(at, key->hosts);
+	at = words_put_number(at, key->value_len);
+	for (int i = 0; i < key->hosts; i++)
+		at = words_put_id(at, key->host[i]) - 1; /* without its NUL */
+	memcpy(at, key->value, (size_t) key->value_len);
+	return (int) (at + key->value_len - begin);
+}
 
 int
 inspect_many_count(const char *text, size_t len, int keys)
@@ -28,7 +43,7 @@ inspect_many_count(const char *text, size_t len, int keys)
 			return 0;
 		count++;
 	}
-	return count < keys && len + RECORD_MAX <= LUA_KEYS_SIZE ? 0 : count;
+	return count < keys && len + INSPECT_MANY_RECORD_MAX <= LUA_KEYS_SIZE ? 0 : count;
 }
 
 bool

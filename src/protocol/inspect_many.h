@@ -12,9 +12,20 @@
 #include <stddef.h>
 
 #include "protocol/inspection.h"
+#include "protocol/words.h"
 
 /* Keys of one question. */
 #define INSPECT_MANY_KEYS 32
+
+/* Bytes of the longest record. */
+#define INSPECT_MANY_RECORD_MAX                                                                    \
+	(5 * WORDS_NUMBER_MAX + LUA_READERS_ASKED * LUA_HOST_DIGITS + LUA_HELD_MAX)
+
+/*
+ * Writes the record of a key, as inspect_many.lua does, and returns the length.  `at` has
+ * INSPECT_MANY_RECORD_MAX bytes.
+ */
+extern int inspect_many_write(char *at, const Inspected *key);
 
 /*
  * Returns the number of records in the text, 0 if the text is malformed.  `keys`: the number of

@@ -54,6 +54,17 @@ local_names_find(local_names *names, const char *key, size_t len, int64_t now_us
 }
 
 local_name *
+local_names_at(local_names *names, int32_t place, int64_t now_us)
+{
+	local_name *name = &names->name[place];
+
+	if (name->key_len == 0)
+		return NULL;
+	local_expire(&name->data, now_us);
+	return local_has_key(&name->data) ? name : NULL;
+}
+
+local_name *
 local_names_begin(local_names *names, const char *key, size_t len, int64_t now_us)
 {
 	local_name *name = look_up(names, key, len);

@@ -60,8 +60,11 @@ extern void local_names_init(local_names *names, int32_t size, uint32_t seed);
 extern local_name *local_names_find(local_names *names, const char *key, size_t len,
 									int64_t now_us);
 
+/* Returns the name at a place of the table, from 0 to size - 1; NULL if the name has no key. */
+extern local_name *local_names_at(local_names *names, int32_t place, int64_t now_us);
+
 /*
- * The same, and makes a place for an unknown name.  NULL: there is no room.  The name is `in_use`
+ * As local_names_find, and makes a place for an unknown name.  NULL: there is no room.  The name is `in_use`
  * until local_names_end, which frees the place if nothing is known of the name.
  */
 extern local_name *local_names_begin(local_names *names, const char *key, size_t len,

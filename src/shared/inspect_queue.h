@@ -25,7 +25,7 @@
 #define INSPECT_PLACES 9
 #define INSPECT_LIST_PLACE (INSPECT_PLACES - 1)
 
-/* A key, or a pattern in which each character has a backslash. */
+/* A key, or a pattern, in which each character may have a backslash. */
 #define INSPECT_KEY_SIZE (2 * LUA_KEY_MAX + 2)
 
 /* The answers of the nodes. */
