@@ -157,7 +157,10 @@ is($t->query("SELECT redlock_try('seats')"), 't', 'a forced release of permits')
 wait_until(sub { $u->run("SELECT redlock_check('seats')")->{state} eq '40001' }, 'whose holder has lost the permit');
 $t->query("SELECT redlock_force_release('page'), redlock_force_release('kept')");
 is($t->query("SELECT redlock_try('page') AND redlock_try('kept')"), 't', 'of readers, and of a kept lock');
-is($t->run("SELECT redlock_last_run('look')")->{state}, '08006', 'last runs are in redlock_runs');
+$t->query("CALL redlock_run('nightly', 'SELECT 1', record => true)");
+wait_until(sub { $t->query("SELECT status, token > 0, pid, nodes FROM redlock_last_run('nightly')") eq 'succeeded|t|' . $t->pid . '|1' },
+	'the last run of a job');
+is($t->query("SELECT status IS NULL FROM redlock_last_run('look')"), 't', 'and of none');
 $_->run('SELECT redlock_release_all()') foreach $s, $t, $u, $v;
 $t->query("SELECT redlock_acquire('* of [all]', scope => 'session')");
 is($t->query("SELECT resource FROM redlock_holders('* of [')"), '* of [all]', 'no character of a name is a pattern');

@@ -26,6 +26,10 @@
  */
 #define NAMES (2 * redlock_max_locks + 256)
 
+/* The notes of last runs follow the names. */
+#define NOTES_AT MAXALIGN(local_names_bytes(NAMES))
+#define MEMORY_BYTES (NOTES_AT + sizeof(local_notes))
+
 /* All leases are this server's. */
 #define OWN_HOST 1
 
@@ -121,7 +125,7 @@ attach(char *error, size_t size)
 	names = dsm_segment_address(segment);
 	if (!is_new)
 		return true;
-	memset(names, 0, local_names_bytes(NAMES));
+	memset(names, 0, MEMORY_BYTES);
 	local_names_init(names, NAMES, pg_prng_uint32(&pg_global_prng_state));
 	names->began_us = redlock_wall_clock_us();
 	names->clock_us = redlock_clock_us();
@@ -145,7 +149,7 @@ map_memory(dsm_handle handle)
 		if (handle != DSM_HANDLE_INVALID)
 			segment = dsm_attach(handle);
 		else
-			segment = dsm_create(local_names_bytes(NAMES), DSM_CREATE_NULL_IF_MAXSEGMENTS);
+			segment = dsm_create(MEMORY_BYTES, DSM_CREATE_NULL_IF_MAXSEGMENTS);
 	}
 	PG_CATCH();
 	{
@@ -161,6 +165,12 @@ local_names *
 node_local_names(void)
 {
 	return names;
+}
+
+local_notes *
+node_local_notes(void)
+{
+	return (local_notes *) ((char *) names + NOTES_AT);
 }
 
 /*

@@ -37,6 +37,7 @@
 #include <stddef.h>
 
 #include "protocol/local_names.h"
+#include "protocol/local_notes.h"
 #include "shared/inspect_queue.h"
 
 /* Sends a message to this server's own broker, as a node publishes it on a channel. */
@@ -52,6 +53,7 @@ extern void node_local_inspect(const InspectQuestion *question, InspectAnswer *a
 
 /* For node_local_inspect.c, of a node that has begun. */
 extern local_names *node_local_names(void);
+extern local_notes *node_local_notes(void);
 extern int64 node_local_now_us(void);
 extern void node_local_marker(char *text, size_t size);
 

@@ -10,6 +10,7 @@
 #include "protocol/inspect_many.h"
 #include "protocol/local_inspect.h"
 #include "protocol/permits.h"
+#include "shared/clock.h"
 #include "shared/lease.h"
 #include "shared/text.h"
 
@@ -22,6 +23,7 @@ static void list_keys(const InspectQuestion *question, char *cursor, size_t size
 					  InspectText *keys);
 static bool matches(const InspectQuestion *question, const local_name *name);
 static void read_many(const InspectText *keys, InspectText *records);
+static void note_run(const InspectQuestion *question, InspectAnswer *answer, int index);
 static void own_hosts(Inspected *at);
 
 void
@@ -48,10 +50,7 @@ node_local_inspect(const InspectQuestion *question, InspectAnswer *answer, Inspe
 			at->kind = INSPECTED_NONE;
 			break;
 		case INSPECT_RUN:
-			at->kind = INSPECTED_ERROR;
-			strlcpy(at->error,
-					"the node inside the server keeps no last runs; see the table redlock_runs",
-					sizeof(at->error));
+			note_run(question, answer, index);
 			break;
 		case INSPECT_WAITING: /* waiting.c answers */
 			break;
@@ -209,6 +208,28 @@ read_many(const InspectText *keys, InspectText *records)
 		memcpy(records->text + records->len, record, len);
 		records->len += len;
 	}
+}
+
+/* run_note.lua */
+static void
+note_run(const InspectQuestion *question, InspectAnswer *answer, int index)
+{
+	int64 now_us = node_local_now_us();
+	char *job = pnstrdup(question->key, question->key_len);
+	const RunNote *noted;
+	RunNote run;
+
+	if (run_note_read(&run, question->value, question->value_len, redlock_wall_clock_us()))
+		local_notes_keep(node_local_notes(), job, &run, now_us,
+						 redlock_last_run_keep_s * INT64CONST(1000000));
+	noted = local_notes_find(node_local_notes(), job, now_us);
+	answer->node[index].kind = INSPECTED_NONE;
+	if (noted != NULL)
+	{
+		answer->last_run = *noted;
+		answer->noted = CORE_BIT(index);
+	}
+	pfree(job);
 }
 
 /* All readers are this server's. */

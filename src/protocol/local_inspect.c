@@ -4,8 +4,6 @@
  */
 #include "protocol/local_inspect.h"
 
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "protocol/value.h"
@@ -75,8 +73,9 @@ read_key(const local_data *data, int64_t now_us, const local_order *order, Inspe
 		return false;
 	at->kind = order->held_is_text ? INSPECTED_STRING : INSPECTED_OTHER;
 	at->ttl_ms = data->key_end_ms - now_us / 1000;
-	snprintf(at->value, sizeof(at->value), "%.*s", LUA_HELD_MAX, order->held);
-	at->value_len = (int) strlen(at->value);
+	while (at->value_len < LUA_HELD_MAX && order->held[at->value_len] != '\0')
+		at->value_len++;
+	memcpy(at->value, order->held, (size_t) at->value_len);
 	for (int i = 0; data->shared && i < data->readers; i++)
 		if (data->reader[i].end_ms > now_us / 1000)
 			at->host[at->hosts++] = (uint64_t) data->reader[i].host;
@@ -102,10 +101,20 @@ is_form(const char *text)
 	return text[at] == ' ' || text[at] == LUA_MAY_IDLE[0];
 }
 
+/* The first place from `at` on whose character is not in the set. */
 static size_t
 skip(const char *text, size_t at, const char *set)
 {
-	return at + strspn(text + at, set);
+	const char *c = set;
+
+	while (*c != '\0')
+	{
+		bool is_in = text[at] == *c;
+
+		at += is_in;
+		c = is_in ? set : c + 1;
+	}
+	return at;
 }
 
 /* The number in a text of the right form, by LUA_PERMITS_PATTERN; 0: none. */
@@ -115,13 +124,16 @@ permits_of(const local_order *order, const char *text)
 	static const char word[] = " permits=";
 	const char *digits = text + VALUE_HEAD - 1 + sizeof(word) - 1;
 	size_t count;
+	int permits = 0;
 
-	if (order->of_permit || strncmp(text + VALUE_HEAD - 1, word, sizeof(word) - 1) != 0)
+	if (order->of_permit || memcmp(text + VALUE_HEAD - 1, word, sizeof(word) - 1) != 0)
 		return 0;
-	count = strspn(digits, "0123456789");
+	count = skip(digits, 0, "0123456789");
 	if (count == 0 || count > 4 || (count == 4 && digits[0] != '1') || digits[count] != ' ')
 		return 0;
-	return atoi(digits);
+	for (size_t i = 0; i < count; i++)
+		permits = 10 * permits + digits[i] - '0';
+	return permits;
 }
 
 static bool

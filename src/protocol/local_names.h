@@ -64,8 +64,8 @@ extern local_name *local_names_find(local_names *names, const char *key, size_t 
 extern local_name *local_names_at(local_names *names, int32_t place, int64_t now_us);
 
 /*
- * As local_names_find, and makes a place for an unknown name.  NULL: there is no room.  The name is `in_use`
- * until local_names_end, which frees the place if nothing is known of the name.
+ * As local_names_find, and makes a place for an unknown name.  NULL: there is no room.  The name is
+ * `in_use` until local_names_end, which frees the place if nothing is known of the name.
  */
 extern local_name *local_names_begin(local_names *names, const char *key, size_t len,
 									 int64_t now_us);

@@ -27,11 +27,10 @@ static void write_question(InspectQuestion *question, const char *utf8);
 void
 run_notes_leave(const EndedRun *run)
 {
-	const NodeUrls *nodes = redlock_nodes();
 	InspectQuestion question;
 	RunNote note;
 
-	if (redlock_last_run_keep_s == 0 || nodes->count == 0 || nodes->url[0].is_local)
+	if (redlock_last_run_keep_s == 0 || redlock_nodes()->count == 0)
 		return;
 	describe(&note, run);
 	write_question(&question, run->resource);

@@ -54,6 +54,32 @@ test_records(void)
 }
 
 static void
+test_written(void)
+{
+	static Inspected written = {
+		.kind = INSPECTED_STRING, .ttl_ms = 30000, .value_len = 5, .value = "ab\0cd"};
+	char record[INSPECT_MANY_RECORD_MAX];
+	int len = inspect_many_write(record, &written);
+
+	ok(reads(record, (size_t) len) && key.kind == INSPECTED_STRING && key.ttl_ms == 30000 &&
+		   key.value_len == 5 && memcmp(key.value, "ab\0cd", 6) == 0,
+	   "what is written is read");
+	written.ttl_ms = -1;
+	written.readers = written.hosts = LUA_READERS_ASKED;
+	for (int i = 0; i < written.hosts; i++)
+		written.host[i] = UINT64_MAX - (uint64_t) i;
+	written.value_len = LUA_HELD_MAX;
+	len = inspect_many_write(record, &written);
+	ok(len <= INSPECT_MANY_RECORD_MAX && reads(record, (size_t) len) && key.ttl_ms == -1 &&
+		   key.readers == written.readers && key.hosts == written.hosts &&
+		   memcmp(key.host, written.host, sizeof(key.host)) == 0 && key.value_len == LUA_HELD_MAX,
+	   "the longest record");
+	written = (Inspected){.kind = INSPECTED_NONE, .ttl_ms = -1};
+	len = inspect_many_write(record, &written);
+	ok(reads(record, (size_t) len) && key.kind == INSPECTED_NONE && key.value_len == 0, "no key");
+}
+
+static void
 test_garbage(void)
 {
 	static const char whole[] = "1\00030001\0001\0001\0003\0" ID "abc";
@@ -116,6 +142,7 @@ int
 main(void)
 {
 	test_records();
+	test_written();
 	test_garbage();
 	test_counts();
 	return tap_done();

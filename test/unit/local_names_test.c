@@ -174,6 +174,29 @@ test_nothing(void)
 	ok(local_names_begin(names, key, sizeof(key), now_us) == NULL, "nor has one that is too long");
 }
 
+/* What a list of keys finds. */
+static void
+test_places(void)
+{
+	int there = 0;
+
+	begin();
+	execute(CORE_OP_ACQUIRE, 1, 1);
+	execute(CORE_OP_ACQUIRE, 2, 2);
+	execute(CORE_OP_RELEASE, 1, 1);
+	for (int32_t place = 0; place < names->size; place++)
+	{
+		const local_name *name = local_names_at(names, place, now_us);
+
+		there += name != NULL ? (int) name->data.secret.low : 0;
+	}
+	ok(there == 2, "a name with a key is found, a name with a counter is not");
+	now_us += HOUR_US;
+	for (int32_t place = 0; place < names->size; place++)
+		there -= local_names_at(names, place, now_us) == NULL;
+	ok(there == 2 - names->size, "nor an expired key");
+}
+
 /* Changes a name that has the floor as its counter.  Returns true if the name stays known. */
 static bool
 stays(void (*change)(local_name *name))
@@ -236,6 +259,7 @@ main(void)
 	test_bound();
 	test_floor();
 	test_nothing();
+	test_places();
 	test_knowledge();
 	free(names);
 	return tap_done();
