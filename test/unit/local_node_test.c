@@ -131,6 +131,9 @@ test_writer(void)
 	   "else it does, full or not");
 	ok(!execute(command(CORE_OP_ACQUIRE, 3)) && !answer.in_front && data.barrier.high == 2,
 	   "the next writer is behind it");
+	ok(!execute(reader(CORE_OP_ACQUIRE, 4)), "and so is the next reader");
+	data.counter = 0;
+	ok(execute(reader(CORE_OP_ACQUIRE, 4)), "unless the counter is gone, and the barrier with it");
 }
 
 static void
