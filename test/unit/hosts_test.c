@@ -407,7 +407,7 @@ test_other_differences(void)
 	ok(differ(three, nodes("x:0:1:5 b:2 c:3")) == 0, "that of a node that is not known");
 }
 
-/* One host, with `field` changed to `value`, does not say the same. */
+/* A host with another value of a field does not say the same. */
 #define SAYS_MORE(field, value)                                                                    \
 	do                                                                                             \
 	{                                                                                              \
