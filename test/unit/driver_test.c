@@ -758,6 +758,8 @@ test_known(void)
 	ok(driver.pause[0].end_us == 0, "a request that was never granted had no turn");
 	begin(10);
 	hold(0);
+	turns_hear(&driver, 0, &(Waiters){0}, now_us);
+	ok(turns_named(&driver, 0) == NULL, "a release that names no host needs no memory");
 	turns_hear(&driver, 0, &(Waiters){1, {{.host = driver.id}}}, now_us);
 	ok(noted == 0, "a release that names this host alone tells of no other host,");
 	turns_hear(&driver, 0, &(Waiters){2, {{.host = driver.id}, waiter}}, now_us);
