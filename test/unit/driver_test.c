@@ -528,6 +528,8 @@ test_hear(void)
 	driver_on_left(&driver, 0, 1, now_us);
 	ok(entries[0].hearing.subscribed == CORE_BIT(0) && core_of(0)->state == CORE_ASKING,
 	   "without a majority that tells, a request asks again");
+	give_back(0);
+	ok(!owner[0].hears && entries[0].hearing.subscribed == 0, "the next request hears anew");
 
 	begin(10);
 	wait_for_lock();
