@@ -6,7 +6,7 @@
 #   scripts/deps.sh --bench     also for bench/run
 #   scripts/deps.sh --postgres  also for scripts/build_postgres.sh
 #   scripts/deps.sh --chaos     also for test/chaos/run
-#   scripts/deps.sh --fuzz      also for make fuzz
+#   scripts/deps.sh --fuzz      also for make fuzz and make branches
 #
 # For Debian and Ubuntu, as root or as a user with sudo.  Installs missing packages
 # only, and does not call apt if no package is missing.  Starts no service, enables
@@ -121,6 +121,9 @@ can_fuzz()
 }
 if [ -n "$fuzz" ] && ! can_fuzz; then
     packages+=(clang libclang-rt-dev)
+fi
+if [ -n "$fuzz" ] && ! have llvm-cov; then
+    packages+=(llvm)
 fi
 
 if [ -n "$bench" ]; then

@@ -8,7 +8,8 @@
 #   scripts/test.sh sim                the core in the simulator: a short campaign,
 #                                      its mutants, its node against a real one,
 #                                      and the mutants of the nodes' script
-#   scripts/test.sh fuzz               hostile bytes to the readers, for half a minute
+#   scripts/test.sh fuzz               hostile bytes to the readers, for half a minute,
+#                                      and the branches that no test takes
 #   scripts/test.sh regress            pg_regress and the isolation tester, with five
 #                                      nodes and with redlock.nodes = 'local'
 #   scripts/test.sh tap [t/FILE.t ...] the TAP tests, or some of them

@@ -110,11 +110,14 @@ local_names_end(local_names *names, local_name *name)
 		forget(names, name);
 }
 
-/* Looks at the names in the order of their last use.  False: there is none without a key. */
+/*
+ * Looks at the names in the order of their last use.  Returns false if no name can make room.  The
+ * caller found no free place, so there are names.
+ */
 static bool
 make_room(local_names *names, int64_t now_us)
 {
-	for (int i = 0; i < LOOKS && names->oldest >= 0; i++)
+	for (int i = 0; i < LOOKS; i++)
 	{
 		local_name *name = &names->name[names->oldest];
 		local_data *data = &name->data;

@@ -571,13 +571,16 @@ reader_of(local_data *data, local_id secret)
 	return NULL;
 }
 
-/* Is there a place for one more reader?  The script has as many places as the node has memory. */
+/*
+ * Is there a place for one more reader?  The key, if any, is of readers.  The script has as many
+ * places as the node has memory.
+ */
 static bool
 has_place(local_data *data, int64_t now_us)
 {
-	if (local_has_key(data) && data->shared && data->readers == LOCAL_READERS_MAX)
+	if (local_has_key(data) && data->readers == LOCAL_READERS_MAX)
 		drop_expired(data, now_us);
-	return !local_has_key(data) || !data->shared || data->readers < LOCAL_READERS_MAX;
+	return !local_has_key(data) || data->readers < LOCAL_READERS_MAX;
 }
 
 static void

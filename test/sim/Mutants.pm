@@ -1,7 +1,6 @@
 # Mutants.pm: run mutants of a source in child processes, and write TAP
 #
-# A program that breaks code in one place at a time makes its mutants, and tries one mutant.  This module
-# has the rest.
+# A program makes its mutants, tries one of them, and judges the result.  This module has the rest.
 package Mutants;
 
 use strict;

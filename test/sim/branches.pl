@@ -3,8 +3,6 @@
 # branches.pl: each condition of src/protocol and src/driver must be true once and false once in the
 # unit tests, the simulators and conformance, unless branches.txt has the reason.
 #
-#	branches.pl [--schedules N]
-#
 # A branch is a text like "file: line: condition ==> never true".  Writes TAP: one test for each branch
 # that is never taken, and for each entry of branches.txt.  Needs clang with llvm-cov, which measures
 # conditions; gcov numbers the jumps of the compiler.
@@ -14,15 +12,12 @@ use warnings;
 use Cwd 'abs_path';
 use File::Basename 'dirname';
 use File::Temp 'tempdir';
-use Getopt::Long;
 use JSON::PP;
 
 use lib dirname(abs_path($0));
 use Mutants;
 
-my $schedules = 10000;
-GetOptions('schedules=i' => \$schedules) or exit 2;
-my %options = ('test/sim/sim' => "--schedules $schedules --jobs 2 --min-faults 0", 'test/sim/changes' => '60');
+my %options = ('test/sim/sim' => '--schedules 10000 --jobs 2 --min-faults 0', 'test/sim/changes' => '60');
 
 chdir dirname(abs_path($0)) . '/../..' or die $!;
 my %reason = read_reasons('test/sim/branches.txt');

@@ -1413,6 +1413,19 @@ test_wake_at(void)
 	ok(lease.state == CORE_HELD && lease.wake_at_us == turn_us && nothing_said(),
 	   "nor is it woken, or forgotten");
 
+	start(3);
+	acquire_waiting();
+	refused_by("01");
+	refused_by("2");
+	ok(lease.state == CORE_BUSY && lease.node[2].key == CORE_KEY_MAYBE,
+	   "a late refusal says nothing of the key: the release is under way");
+	start(3);
+	acquire_waiting();
+	release();
+	granted_by("0");
+	ok(lease.state == CORE_RELEASING && core_count(&lease, CORE_VOTE_YES) == 0,
+	   "after a release no answer is a vote");
+
 	lose_the_race();
 	turn_us = lease.wake_at_us;
 	happens((core_event){.type = CORE_EXTEND, .token = 10});

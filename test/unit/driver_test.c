@@ -2,10 +2,9 @@
  * driver_test.c
  *		Unit tests of the lease driver, src/driver/driver.c and turns.c, in a scripted world.
  *
- * Protects from: an owner that is told of a loss when its own limit ended the lease; a queue of
- * permits that does not hear of a permit; a forced release that renews an idle lease; releases
- * that never begin.  test/sim has the faults and the order of events; these stories are missing
- * there.
+ * Protects from: a loss reported for a lease that ended by its limit; a queue of permits that
+ * misses a permit; a forced release that renews an idle lease; releases that never begin.
+ * test/sim has faults in any order.  It has none of these stories.
  */
 #include "driver/driver.h"
 
@@ -21,7 +20,7 @@
 #define ALL ((core_mask) 7)
 #define REACHABLE ((core_mask) 63) /* ALL, and the nodes of the next list */
 
-/* what the owner of an entry says, and what the driver told the owner */
+/* the owner of an entry: its answers to the driver, and the news from the driver */
 typedef struct Owner
 {
 	DriverTerms terms;
@@ -48,9 +47,9 @@ static core_lists lists;
 static int64_t now_us;
 static int64_t wall_clock_us;
 static uint32_t random_bits;
-static DriverCommand composed; /* the last command, and the number of times that it was sent */
+static DriverCommand composed; /* the last command */
 static const DriverCommand *composing;
-static int sent;
+static int sent; /* to so many nodes */
 static int freed;
 static int noted; /* another host waits */
 static int unsettled;
@@ -529,6 +528,8 @@ test_hear(void)
 	driver_on_left(&driver, 0, 1, now_us);
 	ok(entries[0].hearing.subscribed == CORE_BIT(0) && core_of(0)->state == CORE_ASKING,
 	   "without a majority that tells, a request asks again");
+	give_back(0);
+	ok(!owner[0].hears && entries[0].hearing.subscribed == 0, "the next request hears anew");
 
 	begin(10);
 	wait_for_lock();
@@ -723,7 +724,7 @@ test_serve(void)
 	   "a request goes on, unless its owner has cancelled it");
 }
 
-/* Hosts that wait for a turn of this host, which goes on with the next lease of the name. */
+/* The turn of this host goes on with the next lease of the name.  Other hosts wait for its end. */
 static void
 test_known(void)
 {
@@ -759,6 +760,8 @@ test_known(void)
 	ok(driver.pause[0].end_us == 0, "a request that was never granted had no turn");
 	begin(10);
 	hold(0);
+	turns_hear(&driver, 0, &(Waiters){0}, now_us);
+	ok(turns_named(&driver, 0) == NULL, "a release that names no host needs no memory");
 	turns_hear(&driver, 0, &(Waiters){1, {{.host = driver.id}}}, now_us);
 	ok(noted == 0, "a release that names this host alone tells of no other host,");
 	turns_hear(&driver, 0, &(Waiters){2, {{.host = driver.id}, waiter}}, now_us);

@@ -7,6 +7,7 @@
  * other names, before and after a restart or a loss of data, also after the death of a host; a
  * stranger's text taken for a host's, or read past its end (with sanitizers, scripts/lint.sh).
  */
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -94,6 +95,9 @@ test_lists(void)
 	other.count = 2;
 	hosts_compare(&other, &three, LATELY, &difference);
 	ok(difference.twin[1] == 1 && difference.twin[2] == -1, "only nodes of a list are matched");
+	other = nodes("a:0");
+	hosts_compare(&other, &(HostConfig[]){nodes("x:0:8")}[0], LATELY, &difference);
+	ok(difference.twin[0] == 0, "two unknown nodes may be one, in whatever lists");
 	ok(differ(three, nodes("c:3 d:4 e:5")) == HOSTS_NODES, "one in common");
 	ok(differ(nodes("a:1:3 b:2:3 c:3:1 d:4:2"), three) == 0, "both lists, and the old one");
 	ok(differ(nodes("a:1:3 b:2:3 c:3:1 d:4:2"), nodes("a:1 b:2 d:4")) == 0,
@@ -182,6 +186,7 @@ as_seen(HostConfig ours, HostConfig theirs)
 static void
 test_restarts(void)
 {
+	const size_t behind = offsetof(HostNode, former) + sizeof(((HostNode *) 0)->former);
 	HostConfig three = nodes("a:11 b:12 c:3");
 	HostConfig before = nodes("a:1 b:2 c:3");
 
@@ -190,6 +195,10 @@ test_restarts(void)
 	ok(hosts_in_doubt(&three, LATELY) == 3, "the first two are newer");
 	ok(as_seen(three, nodes("x:1 y:2 c:3")) == 0, "under other names");
 	ok(guessed(three, before) == 3, "the other host has to tell whether these are its nodes");
+	memset((char *) &three.node[0] + behind, 'p', sizeof(HostNode) - behind);
+	strcpy(before.node[0].process, "ppppb");
+	ok(guessed(three, before) == 3, "what stands behind the former processes is none of them");
+	strcpy(before.node[0].process, "p1");
 	ok(guessed(three, nodes("a:11 b:12 c:3")) == 0, "not if it knows them");
 	ok(guessed(three, nodes("a:11 b:12 z:0")) == 0, "nor if it does not reach another one");
 	ok(guessed(three, nodes("a:1 b:12 z:0")) == 1, "unless that may be any, but one that it names");
@@ -398,7 +407,7 @@ test_other_differences(void)
 	ok(differ(three, nodes("x:0:1:5 b:2 c:3")) == 0, "that of a node that is not known");
 }
 
-/* One host, with `field` changed to `value`, does not say the same. */
+/* A host with another value of a field does not say the same. */
 #define SAYS_MORE(field, value)                                                                    \
 	do                                                                                             \
 	{                                                                                              \

@@ -174,7 +174,7 @@ test_nothing(void)
 	ok(local_names_begin(names, key, sizeof(key), now_us) == NULL, "nor has one that is too long");
 }
 
-/* What a list of keys finds. */
+/* The names that a list of keys finds. */
 static void
 test_places(void)
 {
@@ -197,7 +197,7 @@ test_places(void)
 	ok(there == 2 - names->size, "nor an expired key");
 }
 
-/* Changes a name that has the floor as its counter.  Returns true if the name stays known. */
+/* A name gets the floor as its counter, then a change.  Returns true if the name stays known. */
 static bool
 stays(void (*change)(local_name *name))
 {

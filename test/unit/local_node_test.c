@@ -131,6 +131,9 @@ test_writer(void)
 	   "else it does, full or not");
 	ok(!execute(command(CORE_OP_ACQUIRE, 3)) && !answer.in_front && data.barrier.high == 2,
 	   "the next writer is behind it");
+	ok(!execute(reader(CORE_OP_ACQUIRE, 4)), "and so is the next reader");
+	data.counter = 0;
+	ok(execute(reader(CORE_OP_ACQUIRE, 4)), "unless the counter is gone, and the barrier with it");
 }
 
 static void
@@ -140,6 +143,10 @@ test_refused(void)
 	execute(command(CORE_OP_ACQUIRE, 1));
 	ok(!execute(command(CORE_OP_ACQUIRE, 2)) && answer.tells == LOCAL_TELLS_WANT,
 	   "a request that begins to wait tells the holder's host");
+	now_us += 2 * TTL_MS * 1000;
+	ok(local_plain_set(&data, now_us, (local_id){6, 7}, TTL_MS) &&
+		   !execute(command(CORE_OP_ACQUIRE, 2)) && answer.tells == LOCAL_TELLS_NOTHING,
+	   "no host has a plain client's key");
 }
 
 static void

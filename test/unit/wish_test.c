@@ -95,7 +95,7 @@ main(void)
 	   "of an owner: when one could end");
 	ok(wish_look_at_us(WISH_HOLD, 100 * S, 50, 30, 0, 60 * S) == 61 * S,
 	   "but not again and again where idle times are short");
-	ok(wish_look_at_us(WISH_HOLD, 100, 50, 0, 0, 60) == 100, "if one could begin");
+	ok(wish_look_at_us(WISH_HOLD, 100 * S, 50, 0, 0, 60 * S) == 100 * S, "if one could begin");
 	ok(wish_look_at_us(WISH_NOTHING, 100, 50, 30, 0, 60) == 100, "and not when it was given back");
 	ok(wish_look_at_us(WISH_HOLD, 100, 0, 0, 70, 60) == 70 &&
 		   wish_look_at_us(WISH_HOLD, 100 * S, 0, 30, 60 * S + 1, 60 * S) == 60 * S + 1,
