@@ -81,6 +81,10 @@ class Connections:
             s.close()
 
 
+def memory_used(node):
+    return int(re.search(r"used_memory:(\d+)", node.ask("INFO memory")).group(1))
+
+
 def look(node):
     commands, reads, size = node.counters()
     return {"at": time.monotonic(), "node_us": cpu_of_ns(node.pid) / 1e3, "calls": script_calls(commands),
@@ -118,6 +122,7 @@ def pairs(captured, count):
 
 def beats(captured, hosts):
     """Each host beats twice, in even intervals.  The first beat of a host is not counted."""
+    empty = memory_used(captured.node)
     connections = Connections(captured.node, hosts)
     order = list(connections.sockets.items())
     answer_bytes = 0
@@ -130,7 +135,7 @@ def beats(captured, hosts):
                 if answer.startswith(b"-"):
                     raise Missing(f"answer to a beat: {answer!r}")
                 answer_bytes = len(answer)
-    after = look(captured.node)
+    after, full = look(captured.node), memory_used(captured.node)
     connections.close()
-    return {"node_us": (after["node_us"] - before["node_us"]) / hosts,
+    return {"node_us": (after["node_us"] - before["node_us"]) / hosts, "host_bytes": (full - empty) / hosts,
             "calls": (after["calls"] - before["calls"]) / hosts, "answer_bytes": answer_bytes}

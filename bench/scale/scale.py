@@ -15,6 +15,7 @@ sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
 
 import crowd_of_hosts
+from crowd_of_hosts import memory_used
 from rig import Missing, Rig, Sessions, cpu_of_ns, quantile, script_calls, wait_until
 
 LEASES = 10000
@@ -22,8 +23,9 @@ LEASES = 10000
 
 def own_locks(rig):
     """Sessions with their own locks, on any number of hosts."""
-    return Sessions(rig, "redlock_pg", "SELECT redlock_acquire(current_setting('cluster_name') || ':' || $1, scope => 'session')",
-                    "SELECT redlock_release(current_setting('cluster_name') || ':' || $1)")
+    name = "current_setting('cluster_name') || ':' || $1"
+    return Sessions(rig, "redlock_pg", f"SELECT redlock_acquire({name}, scope => 'session')",
+                    f"SELECT redlock_release({name})")
 
 
 def cost(rig):
@@ -31,50 +33,6 @@ def cost(rig):
         for clients in (1, 2, 4, 8, 16, 32, 64):
             rig.measure("cost", own_locks(rig), ("h1",), clients, "own", round_, seconds=2, warmup=0.5)
     memory(rig)
-
-
-def memory_used(node):
-    return int(re.search(r"used_memory:(\d+)", node.ask("INFO memory")).group(1))
-
-
-def memory(rig):
-    """The bytes of a lease and of its counter at a node, and of a place for a lease in shared memory."""
-    host = rig.hosts["h1"]
-    empty = [memory_used(node) for node in rig.nodes]
-    holder = host.psql("-c", f"""
-        SELECT count(redlock_acquire('tenant:' || i, scope => 'session')) FROM generate_series(1, {LEASES}) i""",
-                       "-c", "SELECT pg_sleep(3600)")
-    wait_until("leases to be held", lambda: host.sql(
-        "SELECT count(*) FROM redlock_locks WHERE state = 'held'") == str(LEASES), 120)
-    held = [memory_used(node) for node in rig.nodes]
-    host.terminate_clients()
-    holder.wait()
-    counters = [memory_used(node) for node in rig.nodes]
-    small_mb, few, large_mb, many = rig.shared_memory
-    for number in range(len(rig.nodes)):
-        rig.record("memory", f"node {number + 1}", LEASES, 1, lease_bytes=(held[number] - empty[number]) / LEASES,
-                   counter_bytes=(counters[number] - empty[number]) / LEASES)
-    rig.record("memory", "shared memory", many, 1, shared_bytes=(large_mb - small_mb) * 1048576 / (many - few))
-
-
-def servers(rig):
-    for round_ in (1, 2, 3):
-        for count in (2, 8, 16):
-            places = [f"h{number}" for number in range(1, count + 1)]
-            for clients in (1, 4):
-                rig.measure(f"servers {count}", own_locks(rig), places, clients, "own", round_, seconds=2, warmup=1)
-
-
-def distance(rig):
-    alone = [name for name in rig.hosts if "." not in name]
-    crowd = [name for name in rig.hosts if name.startswith("d10000")]
-    for round_ in (1, 2, 3):
-        for places in [[name] for name in alone] + [crowd]:
-            trip_ms = quantile(rig.hosts[places[0]].round_trips_ms(), .5)
-            for clients in (1, 16) if len(places) == 1 else (4,):
-                workload = f"distance {int(places[0].split('.')[0][1:]) / 500:g} ms, {len(places)}"
-                rig.record(workload, "redlock_pg", clients * len(places), round_, trip_ms=trip_ms)
-                rig.measure(workload, own_locks(rig), places, clients, "own", round_, seconds=2, warmup=1)
 
 
 class Used:
@@ -101,6 +59,54 @@ class Used:
         return {f"{key}_per_s": (value - self.before[key]) / took for key, value in after.items()}
 
 
+def memory(rig):
+    """The bytes of a lease and of its counter at a node, and of a place for a lease in shared memory."""
+    host = rig.hosts["h1"]
+    empty = [memory_used(node) for node in rig.nodes]
+    holder = host.psql("-c", f"""
+        SELECT count(redlock_acquire('tenant:' || i, scope => 'session')) FROM generate_series(1, {LEASES}) i""",
+                       "-c", "SELECT pg_sleep(3600)")
+    wait_until("leases to be held", lambda: host.sql(
+        "SELECT count(*) FROM redlock_locks WHERE state = 'held'") == str(LEASES), 120)
+    held = [memory_used(node) for node in rig.nodes]
+    renewed = lambda: int(host.sql("SELECT renewed FROM redlock_stats"))
+    used, before = Used(rig, [host]), renewed()
+    time.sleep(10)
+    per_second, renewals_per_s = used.per_second(), (renewed() - before) / 10
+    rig.record("renewals", "redlock_pg", LEASES, 1, renewals_per_s=renewals_per_s,
+               **{f"{of}_us": per_second[f"{of}_us_per_s"] / renewals_per_s for of in ("node", "broker")})
+    host.terminate_clients()
+    holder.wait()
+    counters = [memory_used(node) for node in rig.nodes]
+    small_mb, few, large_mb, many = rig.shared_memory
+    for number in range(len(rig.nodes)):
+        rig.record("memory", f"node {number + 1}", LEASES, 1, lease_bytes=(held[number] - empty[number]) / LEASES,
+                   counter_bytes=(counters[number] - empty[number]) / LEASES)
+    rig.record("memory", "shared memory", many, 1, shared_bytes=(large_mb - small_mb) * 1048576 / (many - few))
+
+
+def servers(rig):
+    for round_ in (1, 2, 3):
+        for count in (2, 8, 16):
+            places = [f"h{number}" for number in range(1, count + 1)]
+            for clients in (1, 4):
+                rig.measure(f"servers {count}", own_locks(rig), places, clients, "own", round_, seconds=2, warmup=1)
+
+
+def distance(rig):
+    alone = [name for name in rig.hosts if "." not in name]
+    crowd = [name for name in rig.hosts if name.startswith("d10000")]
+    for round_ in (1, 2, 3):
+        for places in [[name] for name in alone] + [crowd]:
+            trip_ms = quantile(rig.hosts[places[0]].round_trips_ms(), .5)
+            delay_us = int(places[0].split(".")[0][1:])
+            # many sessions near the nodes would need more than this machine's processors
+            for clients in (4,) if len(places) > 1 else (1, 16) if delay_us >= 2500 else (1,):
+                workload = f"distance {2 * delay_us / 1000:g} ms, {len(places)}"
+                rig.record(workload, "redlock_pg", clients * len(places), round_, trip_ms=trip_ms)
+                rig.measure(workload, own_locks(rig), places, clients, "own", round_, seconds=2, warmup=1)
+
+
 def rest(rig):
     hosts = [rig.hosts[f"h{number}"] for number in range(1, 17)]
     for count in (16, 8, 2):
@@ -116,8 +122,8 @@ def rest(rig):
         rig.record("rest", "redlock_pg", count, 1, **used.per_second())
         rig.record("rest", "redlock_pg", count, 1, node_bytes=sum(map(memory_used, rig.nodes)) / len(rig.nodes))
         waiting(rig, hosts)
-        one_lock = Sessions(rig, "redlock_pg", "SELECT redlock_acquire('turns', scope => 'session')",
-                            "SELECT redlock_release('turns')")
+        one_lock = Sessions(rig, "redlock_pg", "SELECT redlock_acquire('turns:' || $1, scope => 'session')",
+                            "SELECT redlock_release('turns:' || $1)")
         for round_ in (1, 2, 3):
             rig.measure(f"turns {count}", one_lock, [host.name for host in hosts], 1, "one", round_, seconds=2, warmup=1)
 
