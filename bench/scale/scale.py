@@ -28,11 +28,15 @@ def own_locks(rig):
                     f"SELECT redlock_release({name})")
 
 
-def cost(rig):
+def pairs(rig):
+    """One server and more take turns, under the same load of the machine."""
     for round_ in (1, 2, 3):
-        for clients in (1, 2, 4, 8, 16, 32, 64):
+        for clients in (1, 4, 16, 64):
             rig.measure("cost", own_locks(rig), ("h1",), clients, "own", round_, seconds=2, warmup=0.5)
-    memory(rig)
+        for count in (2, 8, 16):
+            places = [f"h{number}" for number in range(1, count + 1)]
+            for clients in (1, 4):
+                rig.measure(f"servers {count}", own_locks(rig), places, clients, "own", round_, seconds=2, warmup=1)
 
 
 class Used:
@@ -57,40 +61,6 @@ class Used:
         after = self.look()
         took = after.pop("at") - self.before.pop("at")
         return {f"{key}_per_s": (value - self.before[key]) / took for key, value in after.items()}
-
-
-def memory(rig):
-    """The bytes of a lease and of its counter at a node, and of a place for a lease in shared memory."""
-    host = rig.hosts["h1"]
-    empty = [memory_used(node) for node in rig.nodes]
-    holder = host.psql("-c", f"""
-        SELECT count(redlock_acquire('tenant:' || i, scope => 'session')) FROM generate_series(1, {LEASES}) i""",
-                       "-c", "SELECT pg_sleep(3600)")
-    wait_until("leases to be held", lambda: host.sql(
-        "SELECT count(*) FROM redlock_locks WHERE state = 'held'") == str(LEASES), 120)
-    held = [memory_used(node) for node in rig.nodes]
-    renewed = lambda: int(host.sql("SELECT renewed FROM redlock_stats"))
-    used, before = Used(rig, [host]), renewed()
-    time.sleep(10)
-    per_second, renewals_per_s = used.per_second(), (renewed() - before) / 10
-    rig.record("renewals", "redlock_pg", LEASES, 1, renewals_per_s=renewals_per_s,
-               **{f"{of}_us": per_second[f"{of}_us_per_s"] / renewals_per_s for of in ("node", "broker")})
-    host.terminate_clients()
-    holder.wait()
-    counters = [memory_used(node) for node in rig.nodes]
-    small_mb, few, large_mb, many = rig.shared_memory
-    for number in range(len(rig.nodes)):
-        rig.record("memory", f"node {number + 1}", LEASES, 1, lease_bytes=(held[number] - empty[number]) / LEASES,
-                   counter_bytes=(counters[number] - empty[number]) / LEASES)
-    rig.record("memory", "shared memory", many, 1, shared_bytes=(large_mb - small_mb) * 1048576 / (many - few))
-
-
-def servers(rig):
-    for round_ in (1, 2, 3):
-        for count in (2, 8, 16):
-            places = [f"h{number}" for number in range(1, count + 1)]
-            for clients in (1, 4):
-                rig.measure(f"servers {count}", own_locks(rig), places, clients, "own", round_, seconds=2, warmup=1)
 
 
 def distance(rig):
@@ -157,12 +127,39 @@ def many(rig):
     told = subprocess.run(["test/sim/crowd"], text=True, capture_output=True, check=True).stdout
     hosts, commands = re.search(r"while (\d+) hosts wait each node has ([\d.]+) commands a second", told).groups()
     rig.record("many waiting", "redlock_pg", int(hosts), 1, commands_per_s=float(commands))
+    memory(rig)
+
+
+def memory(rig):
+    """The bytes of a lease and of its counter at a node, and of a place for a lease in shared memory."""
+    host = rig.hosts["h1"]
+    empty = [memory_used(node) for node in rig.nodes]
+    holder = host.psql("-c", f"""
+        SELECT count(redlock_acquire('tenant:' || i, scope => 'session')) FROM generate_series(1, {LEASES}) i""",
+                       "-c", "SELECT pg_sleep(3600)")
+    wait_until("leases to be held", lambda: host.sql(
+        "SELECT count(*) FROM redlock_locks WHERE state = 'held'") == str(LEASES), 120)
+    held = [memory_used(node) for node in rig.nodes]
+    renewed = lambda: int(host.sql("SELECT renewed FROM redlock_stats"))
+    used, before = Used(rig, [host]), renewed()
+    time.sleep(10)
+    per_second, renewals_per_s = used.per_second(), (renewed() - before) / 10
+    rig.record("renewals", "redlock_pg", LEASES, 1, renewals_per_s=renewals_per_s,
+               **{f"{of}_us": per_second[f"{of}_us_per_s"] / renewals_per_s for of in ("node", "broker")})
+    host.terminate_clients()
+    holder.wait()
+    counters = [memory_used(node) for node in rig.nodes]
+    small_mb, few, large_mb, many = rig.shared_memory
+    for number in range(len(rig.nodes)):
+        rig.record("memory", f"node {number + 1}", LEASES, 1, lease_bytes=(held[number] - empty[number]) / LEASES,
+                   counter_bytes=(counters[number] - empty[number]) / LEASES)
+    rig.record("memory", "shared memory", many, 1, shared_bytes=(large_mb - small_mb) * 1048576 / (many - few))
 
 
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--tmp")
-    parser.add_argument("part", choices=("cost", "servers", "distance", "rest", "many"))
+    parser.add_argument("part", choices=("pairs", "distance", "rest", "many"))
     given = parser.parse_args()
 
     # run.part is renamed to run.csv when complete
