@@ -24,6 +24,7 @@ NEAR = "distance 0 ms, 1"
 CORES = 2  # of the machine of the checks
 DISTANCES_MS = (0.2, 1, 5, 20, 100)
 CORE_US = 1e6  # processor time of a core in a second
+BEAT_S = 10
 COUNTER_S = 7200  # LUA_COUNTER_KEEP_MS
 TTL_S = 30
 GIB = 2 ** 30
@@ -77,9 +78,12 @@ class Model:
         self.pair_us, self.call_us, self.wake_us = fitted(rows)
         # the median of a pair without distance
         self.alone_ms = f.get(NEAR, 1, "pair_p50_us") / 1000 - f.get(NEAR, 1, "trip_ms")
-        # at a node: a node without hosts, and each host at rest
-        rest = [([1, hosts], f.get("rest", hosts, "node_us_per_s")) for hosts in f.counts("rest")]
-        self.idle_us, self.host_us = fitted(rest)
+        # at rest, in a second: a node, and each host by its beats and checks of connections.  A few servers cost
+        # less than a node's own use varies, so the beats are those of 1,000 hosts.
+        few = f.counts("rest")[0]
+        self.host_us = (f.get("many beats", 1000, "node_us") / BEAT_S
+                        + f.get("rest", few, "pings_per_s") / few * self.wake_us)
+        self.idle_us = f.get("rest", few, "node_us_per_s") - few * self.host_us
         self.broker_rest_us = statistics.mean(f.get("rest", hosts, "broker_us_per_s") / hosts for hosts in f.counts("rest"))
 
         self.lease_bytes = f.get("memory", 10000, "lease_bytes")
@@ -95,8 +99,8 @@ class Model:
                 + self.wake_us * self.of_server(sessions, "wakes") / servers)
 
     def busy_node_us(self, hosts):
-        """Of a node that never sleeps.  Commands of many hosts come each by itself; one host sends many at once."""
-        return self.pair_us + self.call_us * (2 if hosts > 1 else self.of_server(64, "calls"))
+        """Of a busy node for a pair.  One host sends many commands at once; those of many hosts come each by itself."""
+        return self.f.get("many pairs", hosts, "node_us") if hosts > 1 else self.node_us(1, 64)
 
     def rest_share(self, hosts):
         return (self.idle_us + self.host_us * hosts) / CORE_US
