@@ -191,7 +191,7 @@ print_samples(const char *name, samples *s)
 }
 
 static void
-print_figures(const char *name, const char *version, double cpu_s)
+print_figures(const char *name, const char *version, double cpu_s, double backends_cpu_s)
 {
 	printf("{\"peer\":\"%s\",\"version\":\"%s\",\"clients\":%d,\"keys\":\"%s\",\"seconds\":%.3f,"
 		   "\"pairs\":%zu,\"errors\":%ld,\"first_error\":\"%s\"",
@@ -202,7 +202,7 @@ print_figures(const char *name, const char *version, double cpu_s)
 	printf(",\"per_client\":[");
 	for (int i = 0; i < options.clients; i++)
 		printf("%s%ld", i ? "," : "", pairs_of[i]);
-	printf("],\"cpu_s\":%.4f}\n", cpu_s);
+	printf("],\"cpu_s\":%.4f,\"backends_cpu_s\":%.4f}\n", cpu_s, backends_cpu_s);
 	fflush(stdout);
 }
 

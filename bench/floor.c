@@ -268,6 +268,6 @@ main(int argc, char **argv)
 	run_until(epoll, from_ns);
 	cpu_s = own_cpu_s();
 	run_until(epoll, until_ns);
-	print_figures("floor", "1", own_cpu_s() - cpu_s);
+	print_figures("floor", "1", own_cpu_s() - cpu_s, 0);
 	return 0;
 }

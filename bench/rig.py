@@ -1,5 +1,5 @@
-"""bench/rig.py: the nodes and servers of bench/run, the contenders, and the
-measurement of a contender
+"""bench/rig.py: the nodes and servers of bench/run and bench/scale/run, the
+contenders, and the measurement of a contender
 
 A contender is a program that prints a line of JSON with its figures, like
 client.h.  A thread reads the use of the nodes and of the broker five times a
@@ -40,6 +40,19 @@ def cpu_of_ns(pid):
         return int(f.read().split()[0])
 
 
+def sleeps_of(pid):
+    """How often a process with one thread had to wait: for a broker or a node, passes of its loop."""
+    with open(f"/proc/{pid}/status") as f:
+        return int(re.search(r"^voluntary_ctxt_switches:\s*(\d+)", f.read(), re.M).group(1))
+
+
+def machine_cpu_us():
+    """Processor time of all processes of the machine."""
+    with open("/proc/stat") as f:
+        user, nice, system, _, _, irq, softirq = map(int, f.readline().split()[1:8])
+    return (user + nice + system + irq + softirq) * 1e6 / os.sysconf("SC_CLK_TCK")
+
+
 def quantile(values, part):
     values = sorted(values)
     return values[int(part * (len(values) - 1))]
@@ -72,13 +85,14 @@ class Node:
         return line
 
     def counters(self):
-        """Calls by command, without our own, and the node's number of reads."""
+        """Executed commands by name, without our own; reads of sockets; bytes from and to the network."""
         info = self.ask("INFO commandstats stats")
         calls = {name.split("|")[0]: 0 for name in re.findall(r"cmdstat_([\w|]+):", info)}
         for name, count in re.findall(r"cmdstat_([\w|]+):calls=(\d+)", info):
             calls[name.split("|")[0]] += int(count)
-        reads = int(re.search(r"total_reads_processed:(\d+)", info).group(1))
-        return calls, reads - calls.pop("info", 0)
+        reads, received, sent = (int(re.search(name + r":(\d+)", info).group(1)) for name in (
+            "total_reads_processed", "total_net_input_bytes", "total_net_output_bytes"))
+        return calls, reads - calls.pop("info", 0), received + sent
 
     def stop(self):
         os.kill(self.pid, signal.SIGSTOP)
@@ -128,6 +142,15 @@ class Host:
         wait_until(f"the nodes of host {self.name}", lambda: self.sql(
             "SELECT count(*) FROM redlock_nodes WHERE state = 'ready'") == str(len(self.node_ports)))
 
+    def round_trips_ms(self):
+        node = Node(self.node_ports[0], 0)
+        trips = []
+        for _ in range(30):
+            began = time.monotonic()
+            node.ask("PING")
+            trips.append((time.monotonic() - began) * 1000)
+        return trips
+
     def wait_idle(self):
         wait_until(f"locks of host {self.name} to be released",
                    lambda: self.sql("SELECT count(*) FROM redlock_locks") == "0")
@@ -143,7 +166,14 @@ class Host:
 
 # ---- what the nodes and the broker use ----
 
+def script_calls(commands):
+    return commands.get("evalsha", 0) + commands.get("eval", 0)
+
+
 class Sampler(threading.Thread):
+    # sums over the nodes; used() returns the mean of a node
+    OF_EACH_NODE = ("commands", "calls", "reads", "bytes", "wakes")
+
     def __init__(self, nodes, broker_pids):
         super().__init__(daemon=True)
         self.nodes = nodes
@@ -160,8 +190,12 @@ class Sampler(threading.Thread):
             "nodes": len(nodes),
             "redis_us": sum(cpu_of_ns(node.pid) for node in self.nodes) / 1e3,
             "broker_us": sum(map(cpu_of_ns, self.broker_pids)) / 1e3,
-            "commands": sum(sum(calls.values()) for calls, _ in counted),
-            "reads": sum(reads for _, reads in counted),
+            "machine_us": machine_cpu_us(),
+            "commands": sum(sum(commands.values()) for commands, _, _ in counted),
+            "calls": sum(script_calls(commands) for commands, _, _ in counted),
+            "reads": sum(reads for _, reads, _ in counted),
+            "bytes": sum(size for _, _, size in counted),
+            "wakes": sum(sleeps_of(node.pid) for node in self.nodes),
         })
 
     def run(self):
@@ -181,12 +215,12 @@ class Sampler(threading.Thread):
             took = last["at"] - first["at"]
             if took > seconds / 2:
                 windows.append({key: (last[key] - first[key]) / took * seconds
-                                for key in ("redis_us", "broker_us", "commands", "reads")})
+                                for key in first if key not in ("at", "nodes")})
         if not windows:
             raise Missing("too few samples")
         used = max(windows, key=lambda window: window["redis_us"])
-        used["commands"] /= samples[-1]["nodes"]
-        used["reads"] /= samples[-1]["nodes"]
+        for key in self.OF_EACH_NODE:
+            used[key] /= samples[-1]["nodes"]
         return used
 
 
@@ -355,6 +389,7 @@ def together(found):
     all_of_them = {"seconds": found[0]["seconds"], "pairs": sum(pairs), "errors": sum(f["errors"] for f in found),
                    "first_error": " ".join(f["first_error"] or "" for f in found),
                    "per_client": sum((f["per_client"] for f in found), []), "cpu_s": sum(f["cpu_s"] for f in found),
+                   "backends_cpu_s": sum(f.get("backends_cpu_s", 0) for f in found),
                    "smaller_share": min(pairs) / max(sum(pairs), 1)}
     for what in ("acquire_us", "pair_us"):
         all_of_them[what] = {p: max(f[what].get(p) or 0 for f in found) for p in ("p50", "p95", "p99")}
@@ -466,8 +501,8 @@ class Rig:
 
         def commands():
             with sampler.lock:
-                calls, _ = node.counters()
-            return sum(calls.get(name, 0) for name in ("set", "eval", "evalsha"))
+                executed = node.counters()[0]
+            return sum(executed.get(name, 0) for name in ("set", "eval", "evalsha"))
 
         before = commands()
         wait_until("the contender to begin", lambda: commands() > before + 20, 10)
@@ -523,6 +558,8 @@ class Rig:
                         **{f"{what}_{p}_us": us for p, us in found.get(what + "_us", {}).items() if us is not None})
         if "cpu_s" in found:
             self.record(workload, name, clients, round_, client_us=found["cpu_s"] * 1e6 / found["pairs"])
+        if found.get("backends_cpu_s"):
+            self.record(workload, name, clients, round_, backends_us=found["backends_cpu_s"] * 1e6 / found["pairs"])
         if clients > 1 and "per_client" in found:
             self.record(workload, name, clients, round_, jain=jain(found["per_client"]))
         if "smaller_share" in found:

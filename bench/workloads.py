@@ -16,7 +16,7 @@ import time
 
 import gone
 import pauses
-from rig import (HERE, Loop, Missing, Node, Pgbench, Program, Rig, Sessions, cpu_of_ns, jain, quantile, wait_until)
+from rig import (HERE, Loop, Missing, Pgbench, Program, Rig, Sessions, cpu_of_ns, jain, quantile, wait_until)
 
 REDLOCK_SESSION = ("SELECT redlock_acquire($1, scope => 'session')", "SELECT redlock_release($1)")
 ADVISORY_SESSION = ("SELECT pg_advisory_lock($1)", "SELECT pg_advisory_unlock($1)")
@@ -306,7 +306,7 @@ END;
               if now[3] != last[3] and now[0] < last[2]]
         if not ms:
             raise Missing("wake: no lock went from host to host")
-        trips = self.round_trips_ms(self.rig.hosts["far"].node_ports[0])
+        trips = self.rig.hosts["far"].round_trips_ms()
         self.rig.record("wake", "redlock_pg", 2, round_, release_to_grant_p50_ms=quantile(ms, .5),
                         release_to_grant_p95_ms=quantile(ms, .95), release_to_grant_max_ms=max(ms),
                         round_trip_p50_ms=quantile(trips, .5))
@@ -315,7 +315,7 @@ END;
         """The first acquisition of another host's idle lease, beside that of a free lock,
         nodes 5 ms away."""
         keeper, asker = self.rig.hosts["far"], self.rig.hosts["far_b"]
-        trip_ms = quantile(self.round_trips_ms(asker.node_ports[0]), .5)
+        trip_ms = quantile(asker.round_trips_ms(), .5)
         psql = asker.psql("-f", "-", stdin=subprocess.PIPE)
         for call in ("acquire", "try"):
             took, granted = {True: [], False: []}, 0
@@ -340,15 +340,6 @@ END;
                             idle_max_ms=max(took[True]), round_trip_p50_ms=trip_ms)
         psql.stdin.close()
         psql.wait()
-
-    def round_trips_ms(self, port):
-        node = Node(port, 0)
-        trips = []
-        for _ in range(30):
-            began = time.monotonic()
-            node.ask("PING")
-            trips.append((time.monotonic() - began) * 1000)
-        return trips
 
     def waiting(self, round_):
         """Commands that waiting sessions of one host send to a node while another
@@ -606,7 +597,7 @@ END;
             host.set("deadlock_timeout", 200)
             host.sql("DROP TABLE IF EXISTS deadlock", "CREATE TABLE deadlock AS SELECT 0 AS n")
         row = "UPDATE deadlock SET n = n + 1"
-        trip_ms = quantile(self.round_trips_ms(hosts[0].node_ports[0]), .5)
+        trip_ms = quantile(hosts[0].round_trips_ms(), .5)
         for count in (2, 3):
             locks = [f"SELECT redlock_acquire('cycle:{i}')" for i in range(count)]
             for rows in (False, True):

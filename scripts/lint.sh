@@ -262,6 +262,7 @@ check "tests are in the schedules" tests_are_scheduled
 check "t/README.md agrees with the heads of the tests" tests_page_is_current
 check "the table of terms in docs/reference/functions.md" terms_are_documented
 check "monitoring/ agrees with its metrics" scripts/monitoring.pl check
+check "docs/design/scaling.md agrees with its figures" bench/scale/model.py --check
 check "messages in the documents" scripts/lint_docs.pl messages
 check "settings in the documents" scripts/lint_docs.pl settings
 check "functions and views in the documents" scripts/lint_docs.pl objects
