@@ -166,7 +166,7 @@ CORE_FILES = $(CORE:%=src/protocol/%.c)
 # what src/broker/script.c needs, without a server
 SCRIPT_FILES = src/broker/script.c src/protocol/lua.c src/protocol/lua_text.c src/protocol/probe.c src/protocol/rules.c src/protocol/value.c src/protocol/waiters.c src/protocol/waiting_hosts.c src/protocol/words.c src/shared/text.c test/unit/server.c
 
-UNIT_TESTS = $(patsubst %,test/unit/%_test,core driver entry force_release guard hearing holder hosts inspect_many inspection joint local_names local_node local_notes node_error node_index node_status overlap pattern permits probe release_queue rules run_note scopes script settling several standing steps url value waiters waiting_hosts wish words)
+UNIT_TESTS = $(patsubst %,test/unit/%_test,core driver entry force_release guard hearing holder hosts inspect_many inspection joint local_inspect local_names local_node local_notes node_error node_index node_status overlap pattern permits probe release_queue rules run_note scopes script settling several standing steps url value waiters waiting_hosts wish words)
 
 test/unit/core_test: test/unit/laws.c $(CORE_FILES)
 test/unit/driver_test: src/driver/driver.c src/driver/turns.c $(patsubst %,src/protocol/%.c,hearing release_queue rules settling waiters wish) $(CORE_FILES)
@@ -179,6 +179,7 @@ test/unit/hosts_test: src/protocol/hosts.c src/protocol/words.c src/protocol/ove
 test/unit/inspect_many_test: src/protocol/inspect_many.c src/protocol/words.c $(CORE_FILES)
 test/unit/inspection_test: src/protocol/inspection.c src/protocol/value.c $(CORE_FILES)
 test/unit/joint_test: test/unit/laws.c $(CORE_FILES)
+test/unit/local_inspect_test: src/protocol/local_inspect.c src/protocol/local_node.c
 test/unit/local_notes_test: src/protocol/local_notes.c src/protocol/run_note.c src/protocol/words.c
 test/unit/local_names_test: src/protocol/local_names.c src/protocol/local_node.c
 test/unit/local_node_test: src/protocol/local_node.c

@@ -513,6 +513,7 @@ static void
 test_hear(void)
 {
 	const Waiters named = {1, {{.host = 1}}};
+	const Waiters other = {1, {{.host = 99}}};
 	int64_t next_at_us;
 
 	begin(10);
@@ -522,6 +523,17 @@ test_hear(void)
 	ok(core_of(0)->state == CORE_BUSY, "one node that tells of a release is no majority");
 	driver_on_free(&driver, 0, 1, 5, &named, now_us);
 	ok(core_of(0)->state == CORE_ASKING, "the named host asks at once, at any time");
+
+	begin(10);
+	wait_for_lock();
+	driver_lease(&driver, 0)->core.waiting = 2 * WAITERS_MAX;
+	random_bits = 2 * WAITERS_MAX - 1;
+	next_at_us = core_of(0)->next_at_us;
+	for (int node = 0; node < 2; node++)
+		driver_on_free(&driver, 0, node, 5, &other, now_us);
+	ok(core_of(0)->state == CORE_BUSY && core_of(0)->next_at_us == next_at_us,
+	   "in a crowd most of the hosts that are not named do not ask");
+	random_bits = 0;
 
 	begin(10);
 	wait_for_lock();
