@@ -148,7 +148,7 @@ inspect_judge(const LockName *name, const InspectAnswer *answer, Inspection *ins
 {
 	char *text;
 
-	inspection_judge(inspection, answer->lists, answer->node);
+	inspection_judge(inspection, answer->lists, answer->node, false);
 	/* another host may hold the lock at other nodes */
 	if (inspection->state == INSPECTION_FREE && host_list_in_conflict())
 		inspection->state = INSPECTION_UNKNOWN;
