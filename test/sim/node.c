@@ -195,5 +195,6 @@ is_expected(const node_order *order, bool ours, const char *held)
 		return true;
 	return ours && is_form(value) &&
 		   (memcmp(held, value, VALUE_REQUEST + 1) == 0 ||
-			(held[VALUE_HEAD - 1] == LUA_SHARED[0] && value[VALUE_HEAD - 1] == LUA_SHARED[0]));
+			(held[VALUE_HEAD - 1] == LUA_SHARED[0] && value[VALUE_HEAD - 1] == LUA_SHARED[0]) ||
+			(!order->of_permit && permits_of(value) > 0 && permits_of(held) == permits_of(value)));
 }
