@@ -15,7 +15,8 @@
  *
  * Only the key of the holder is deleted, of any attempt, if a quorum shows one holder: a command
  * may be late, and another holder may have come.  Of a lock with permits, each node may have the
- * value of another permit, so a key with as many permits is deleted.  Otherwise the first round deletes each key.
+ * value of another permit, so a key with as many permits is deleted.  Otherwise the first round
+ *deletes each key.
  *
  * Pure.
  */

@@ -110,8 +110,8 @@ fail(const LockName *name, const InspectAnswer *answer)
 			 text[0] != '\0' ? errdetail("The key may remain at: %s.", text)
 							 : errdetail("Sessions acquired or renewed the lock during the call."),
 			 text[0] != '\0'
-				 ? errhint("Call redlock_force_release again when these nodes answer. The other "
-						   "nodes have deleted the holder's key.")
+				 ? errhint("Call redlock_force_release again when redlock_nodes shows these nodes "
+						   "ready. The other nodes have deleted the holder's key.")
 				 : errhint("Call redlock_holder, and redlock_force_release again if this holder "
 						   "is to lose the lock.")));
 }
