@@ -78,7 +78,7 @@ take_holder(ForceRelease *force, core_lists lists, const Inspected *node)
 			continue;
 		value_read(&value, node[i].value, (size_t) node[i].value_len);
 		force->holder_known = true;
-		force->permits = value.permits > 0 && !force->of_permit;
+		force->permits = value.permits > 0;
 		force->value_len = node[i].value_len;
 		memcpy(force->value, node[i].value, (size_t) node[i].value_len);
 	}

@@ -180,7 +180,7 @@ judge_group(Inspection *inspection, core_lists lists, const Inspected *node, cor
 		inspection->state = kept != 0 ? INSPECTION_KEPT : INSPECTION_HELD;
 	else
 	{
-		inspection->state = core_has_quorum(lists, unknown) ? INSPECTION_UNKNOWN : INSPECTION_FREE;
+		inspection->state = INSPECTION_FREE;
 		for (int i = 0; i < CORE_NODES_MAX; i++)
 			if (core_has_quorum(lists,
 								nodes_like(node, i, inspection->answered, of_permit) | unknown))

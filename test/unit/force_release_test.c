@@ -99,6 +99,12 @@ test_least(void)
 	node[4].counter = 12;
 	node[5].counter = 99;
 	ok(first_least() == 13 + LUA_SPAN, "a span above the counters of the nodes in force");
+	force_begin(&force, five, node, false, NOW_US, FORCE_SPREAD + 7);
+	ok(force.least == 20 + LUA_SPAN, "and the distance");
+	for (int i = 0; i < 5; i++)
+		forced(i, 10 + i, 11 + i);
+	ok(force_judge(&force, five, node) == FORCE_AGAIN && force.least == 13 + 1 + 7,
+	   "also in the next round: %d", (int) force.least);
 }
 
 static void
@@ -113,6 +119,14 @@ test_rounds(void)
 	   "a majority agrees, without a higher counter");
 	forced(0, 10, 3);
 	ok(force_judge(&force, five, node) == FORCE_DONE, "without a node that lies");
+	forced(0, 11, 12);
+	forced(1, 10, 11);
+	forced(2, 10, 11);
+	node[3].kind = node[4].kind = INSPECTED_SILENT;
+	ok(force_judge(&force, five, node) == FORCE_AGAIN, "a counter must be above, not equal");
+	reset();
+	for (int i = 0; i < 5; i++)
+		forced(i, 10, 11);
 	forced(0, 15, 16);
 	node[3].kind = INSPECTED_SILENT;
 	node[4].kind = INSPECTED_ERROR;

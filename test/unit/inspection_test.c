@@ -162,8 +162,10 @@ test_sets(void)
 	static const char both[] = SECRET_A REST "= permits=3 host=\"a\"";
 	static const char three[] = SECRET_A REST " permits=3 kept host=\"a\"";
 	static const char four[] = SECRET_B REST " permits=4 host=\"a\"";
-	static const char *const value[] = {a,        a_again,  a_kept, b,     reader_a, reader_b,
-										permit_a, permit_b, both,   three, four,     "plain"};
+	static const char plain_a[] = SECRET_A " of another program";
+	static const char *const value[] = {a,        a_again,  a_kept,   b,    reader_a,
+										reader_b, permit_a, permit_b, both, three,
+										four,     "plain",  plain_a};
 	enum
 	{
 		COUNT = sizeof(value) / sizeof(value[0])
@@ -221,6 +223,8 @@ test_kinds(void)
 	node[0].permit[PERMITS_MAX / 8 - 1] = 128;
 	judge(INSPECTION_HELD, 15, "holders of permits");
 	ok(result.permits_taken == 2, "two permits at a majority: %d", result.permits_taken);
+	put(0, 3, SECRET_A REST " kept permits=3 host=\"a\"");
+	judge(INSPECTION_HELD, 15, "a kept permit beside others");
 	reset();
 	put(0, 4, a);
 	for (int i = 0; i < 3; i++)
