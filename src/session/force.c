@@ -35,7 +35,7 @@ force_release(const LockName *name)
 		holder = inspect_held_by(answer, &inspection);
 	/* before: a failure may have released the lock at some nodes */
 	ereport(LOG, (errmsg("redlock \"%s\" is released by force by role \"%s\"", name->name,
-						 GetUserNameFromId(GetUserId(), false)),
+						 encoding_of_name(GetUserNameFromId(GetUserId(), false))),
 				  errdetail("It is held by: %s.",
 							holder != NULL ? encoding_from_utf8(holder) : "nobody")));
 	for (int permit = 1; permit <= PERMITS_MAX; permit++)

@@ -20,6 +20,7 @@
 #include "utils/rel.h"
 #include "utils/tuplestore.h"
 
+#include "session/encoding.h"
 #include "session/extension.h"
 #include "session/grants.h"
 #include "session/request.h"
@@ -291,12 +292,13 @@ check_new_names(Diagnosis *diagnosis)
 		char *name = GetUserNameFromId(list[i].role, true);
 
 		if (list[i].refused_lately)
-			diagnose_add(diagnosis, DIAGNOSE_WARNING,
-						 psprintf("Role \"%s\" was refused new names of locks within the last "
-								  "hour, after " INT64_FORMAT " new names.",
-								  name != NULL ? name : psprintf("%u", list[i].role),
-								  list[i].names),
-						 NEW_NAMES_STEP);
+			diagnose_add(
+				diagnosis, DIAGNOSE_WARNING,
+				psprintf("Role \"%s\" was refused new names of locks within the last "
+						 "hour, after " INT64_FORMAT " new names.",
+						 name != NULL ? encoding_of_name(name) : psprintf("%u", list[i].role),
+						 list[i].names),
+				NEW_NAMES_STEP);
 	}
 	return "No role was refused new names of locks within the last hour.";
 }
