@@ -34,7 +34,7 @@ OBJS = redlock_pg.o $(patsubst %,src/%.o, \
 	broker/leaving broker/local_wait broker/loop broker/marks broker/members broker/node broker/node_checks \
 	broker/node_local broker/node_local_inspect broker/node_news broker/node_pipeline broker/registry broker/resolver broker/script \
 	broker/subscription broker/timers broker/tls broker/told broker/trouble broker/waiting broker/world \
-	session/ask_hosts session/ask_release session/detached session/effects session/encoding session/fence session/force session/gate session/grants session/holdings session/inspect_lock session/run_notes session/list_waiting \
+	session/ask_hosts session/ask_release session/detached session/effects session/encoding session/extension session/fence session/force session/gate session/grants session/holdings session/inspect_lock session/run_notes session/list_waiting \
 	session/loss session/loss_alarm session/misuse session/permit_queue session/request \
 	session/request_errors session/request_lease session/request_log session/runs session/scan_locks session/session session/session_attach \
 	session/transaction \

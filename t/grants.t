@@ -168,6 +168,18 @@ is_denied($tenant, $try, 'after the update');
 $admin->query('CREATE SCHEMA locks; ALTER EXTENSION redlock_pg SET SCHEMA locks');
 $admin->query("SELECT locks.redlock_grant('tenant', 'own/%'); GRANT USAGE ON SCHEMA locks TO tenant");
 is($tenant->query("SELECT locks.redlock_try('own/1')"), 't', 'the extension in another schema');
+my ($advice) = $tenant->run("SELECT locks.redlock_try('it''s \\')")->{hint} =~ /run: (SELECT .*;)/;
+is($admin->query($advice), 't', 'the statement in a hint runs there');
+is($tenant->query("SELECT locks.redlock_try('it''s \\')"), 't', 'and grants the name');
+$admin->query('CREATE ROLE brief; SELECT locks.redlock_grant($$brief$$, $$%$$), locks.redlock_grant($$tenant$$, $$x$$); ALTER ROLE tenant RENAME TO renter; DROP ROLE brief');
+foreach my $what (qw(dropped renamed))
+{
+	($advice) = $admin->query("SELECT remedy FROM locks.redlock_diagnose() WHERE subject = 'grants' AND finding LIKE 'Grants of $what %'") =~ /^Run (SELECT .*)\.$/;
+	$admin->query($advice);
+	is($admin->query("SELECT count(*) FROM locks.redlock_diagnose() WHERE finding LIKE 'Grants of $what %'"), '0', "so does the remedy for grants of $what roles");
+}
+$admin->query('ALTER ROLE renter RENAME TO tenant; SELECT locks.redlock_grant(role_id, pattern) FROM locks.redlock_grants');
+$admin->query("DELETE FROM locks.redlock_grants WHERE pattern <> 'own/%'");
 $admin->query('ALTER EXTENSION redlock_pg SET SCHEMA public');
 is($tenant->query($try), 't', 'and back');
 

@@ -76,7 +76,7 @@ $hostile->obey;
 $holder->query("SELECT redlock_acquire('next', scope => 'session')");
 my $counter = sub { return $redis[1]->cli('EVAL', q{return redis.call('GET', KEYS[1] .. '\0token')}, 1, 'redlock:next') };
 my $before = $counter->();
-my $more = $before + 1000;
+my $more = $before + 1_000_000; # above the room of the first round
 
 # two nodes answer, and both are needed; the different former counters need another round
 $redis[2]->pause;

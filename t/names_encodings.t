@@ -2,7 +2,7 @@
 #
 # Protects from: a name meaning another lock in another database; a view showing a name in changed
 # bytes, so that a search misses the lock; a name outside of one database's encoding, by which the
-# view fails there.
+# view fails there; a role's name in another encoding, by which an operator's call fails.
 
 use strict;
 use warnings;
@@ -91,6 +91,34 @@ $s->query('SELECT redlock_release_all()');
 # valid.
 my $result = $db{ascii}{session}->run("SELECT redlock_try(bytes('e9'))");
 is($result->{state}, '22021', 'bytes that are no UTF-8 are no name');
+
+# The name of a role is in the encoding of the database where the role was created.  Conversion for
+# a client would fail.
+my %role;
+foreach my $name ('72', '73')
+{
+	my $r = $db{latin1}{session};
+	$r->query("DO \$\$ BEGIN EXECUTE format('CREATE ROLE %I', bytes('${name}e9')); END \$\$");
+	$role{$name} = $r->query("SELECT oid FROM pg_roles WHERE rolname = bytes('${name}e9')");
+}
+my $become = sub { return "SELECT set_config('session_authorization', rolname, false) IS NOT NULL FROM pg_roles WHERE oid = $_[0]" };
+$s->query('GRANT EXECUTE ON FUNCTION redlock_ask_release, redlock_force_release TO PUBLIC');
+$s->query("SET redlock.max_new_names_per_hour = 0; " . $become->($role{73}));
+$s->run("SELECT redlock_try('new')");
+$s->query('RESET SESSION AUTHORIZATION; RESET redlock.max_new_names_per_hour; ' . $become->($role{72}));
+$s->query("SET client_encoding = 'LATIN1'; SET client_min_messages = log");
+$s->query("SELECT redlock_acquire('own', scope => 'detached', hold_at_most => '1 min')");
+foreach my $call ('redlock_ask_release', 'redlock_force_release')
+{
+	$result = $s->run("SELECT $call('own') IS NULL");
+	is($result->{out}, 'f', "$call by a role with such a name");
+}
+$s->query("SELECT redlock_acquire('other', scope => 'detached', hold_at_most => '1 min')");
+$s->query('RESET client_min_messages; RESET SESSION AUTHORIZATION; CREATE ROLE weak; SET ROLE weak');
+$result = $s->run("SELECT redlock_release('other', 1)");
+is("$result->{state} $result->{detail}", '42501 The detached lock belongs to role "r\xe9".', 'an error names its lock');
+$s->query('RESET ROLE');
+like($s->run("SELECT finding FROM redlock_diagnose() WHERE subject = 'new names'")->{out}, qr/^Role "s\\xe9" was refused/, 'redlock_diagnose names such a role');
 
 $_->{session}->quit foreach values %db;
 done_testing();

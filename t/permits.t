@@ -401,7 +401,7 @@ $nodes[0]->pause;
 my %count = disturb_work($commits / 2, @hosts);
 $nodes[0]->resume;
 $_->safe_psql('postgres', 'DELETE FROM stop') foreach @hosts;
-my %more = disturb_work($commits, @hosts);
+my %more = disturb_work($count{done} + $commits / 2, @hosts); # the first work went on until its stop
 note("$more{done} times held, $more{failed} times waited in vain");
 my @events;
 foreach my $host (@hosts)

@@ -257,7 +257,7 @@ log_lost_note(int place)
 	Inspection inspection;
 	char *faults;
 
-	inspection_judge(&inspection, answer->lists, answer->node);
+	inspection_judge(&inspection, answer->lists, answer->node, false);
 	if (inspection.state != INSPECTION_NO_QUORUM)
 		return;
 	faults = inspect_faults(answer);

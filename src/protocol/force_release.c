@@ -66,10 +66,7 @@ note_seen(ForceRelease *force, const Inspected *at)
 	force->seen_count++;
 }
 
-/*
- * Finds the holder that a quorum of nodes shows, and the value to be deleted from now on.  The
- * script spares a lock with permits, and each node has the value of another permit.
- */
+/* Finds the holder that a quorum of nodes shows, and the value to be deleted from now on. */
 static void
 take_holder(ForceRelease *force, core_lists lists, const Inspected *node)
 {
@@ -81,12 +78,9 @@ take_holder(ForceRelease *force, core_lists lists, const Inspected *node)
 			continue;
 		value_read(&value, node[i].value, (size_t) node[i].value_len);
 		force->holder_known = true;
-		force->permits = value.permits > 0 && !force->of_permit;
-		if (!force->permits)
-		{
-			force->value_len = node[i].value_len;
-			memcpy(force->value, node[i].value, (size_t) node[i].value_len);
-		}
+		force->permits = value.permits > 0;
+		force->value_len = node[i].value_len;
+		memcpy(force->value, node[i].value, (size_t) node[i].value_len);
 	}
 }
 

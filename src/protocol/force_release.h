@@ -14,7 +14,9 @@
  * the largest distance is above the counters of all calls, and this call needs one round.
  *
  * Only the key of the holder is deleted, of any attempt, if a quorum shows one holder: a command
- * may be late, and another holder may have come.  Otherwise the first round deletes each key.
+ * may be late, and another holder may have come.  Of a lock with permits, each node may have the
+ * value of another permit, so a key with as many permits is deleted.  Otherwise the first round
+ * deletes each key.
  *
  * Pure.
  */

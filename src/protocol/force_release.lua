@@ -4,7 +4,8 @@
 -- See redlock.lua for how the script becomes C, and for what a node keeps.
 --
 -- ARGV: the lock's key; the least new counter, in digits; the value to be deleted, or '': any.
--- An attempt of the same request, and a reader's value in place of a reader's, count as the value.
+-- An attempt of the same request, a reader's value in place of a reader's, and a value with the same
+-- number of permits, count as the value.
 --
 -- Raises the counter above its former number, so that the node refuses late renewals.  The next
 -- session gets a larger token.  A failed call may have deleted the key, but not a call that fails
@@ -53,9 +54,11 @@ local lock, number = match(key, LUA_PERMIT_PATTERN)
 for n = 1, ours and not lock and tonumber(match(held, LUA_PERMITS_PATTERN) or 0) or 0 do
 	free = free and try('EXISTS', key .. LUA_PERMIT .. n) == 0
 end
+local permits = not lock and match(expected, LUA_PERMITS_PATTERN)
 local same = expected == '' or held == expected or ours and match(expected, form) == 60
 	and (sub(held, 1, 33) == sub(expected, 1, 33)
-		or sub(held, 60, 60) == LUA_SHARED and sub(expected, 60, 60) == LUA_SHARED)
+		or sub(held, 60, 60) == LUA_SHARED and sub(expected, 60, 60) == LUA_SHARED
+		or permits and match(held, LUA_PERMITS_PATTERN) == permits)
 local before = {kind, held or '', ttl, counter or '', #hosts, table.concat(hosts), ''}
 if not free or held and not same then
 	return {marker or '', before, LUA_FORCED_NOT, ''}

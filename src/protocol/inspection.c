@@ -9,11 +9,14 @@
 #include "protocol/value.h"
 
 static bool has_key(const Inspected *at);
-static core_mask nodes_like(const Inspected *node, int i, core_mask among);
+static core_mask nodes_like(const Inspected *node, int i, core_mask among, bool of_permit);
 static int count_of(core_mask nodes);
 static void judge_group(Inspection *inspection, core_lists lists, const Inspected *node,
-						core_mask unknown);
-static void find_group(Inspection *inspection, core_lists lists, const Inspected *node);
+						core_mask unknown, bool of_permit);
+static void find_group(Inspection *inspection, core_lists lists, const Inspected *node,
+					   bool of_permit);
+static int choose_witness(const Inspected *node, core_mask nodes);
+static bool tell_the_same(const Inspected *one, const Inspected *other);
 static void add_up(Inspection *inspection, core_lists lists, const Inspected *node);
 static int64_t common_ttl(core_lists lists, const Inspected *node, core_mask nodes);
 static bool outlives(int64_t ttl_ms, int64_t other_ms);
@@ -23,7 +26,7 @@ static bool knows_host(const Inspected *at, uint64_t host);
 static int add_once(uint64_t *host, int count, uint64_t another);
 
 void
-inspection_judge(Inspection *inspection, core_lists lists, const Inspected *node)
+inspection_judge(Inspection *inspection, core_lists lists, const Inspected *node, bool of_permit)
 {
 	core_mask members = lists.now | lists.next;
 	core_mask unknown = 0;
@@ -39,10 +42,10 @@ inspection_judge(Inspection *inspection, core_lists lists, const Inspected *node
 		if (!has_key(&node[i]) && (node[i].kind != INSPECTED_NONE || node[i].may_have_forgotten))
 			unknown |= CORE_BIT(i);
 	}
-	find_group(inspection, lists, node);
+	find_group(inspection, lists, node, of_permit);
 	if (!core_has_quorum(lists, inspection->answered))
 		return;
-	judge_group(inspection, lists, node, unknown);
+	judge_group(inspection, lists, node, unknown, of_permit);
 	add_up(inspection, lists, node);
 }
 
@@ -72,37 +75,71 @@ inspection_is_same(const Inspected *one, const Inspected *other, bool of_permit)
 }
 
 /*
- * Sets nodes and witness: the majority with one lock, or else the largest set.  A majority of two
- * lists with common nodes may be the smaller set.
+ * Sets nodes and witness.  The nodes: the majority with one lock, or else the largest set.  A
+ * majority of two lists with common nodes may be the smaller set.
  */
 static void
-find_group(Inspection *inspection, core_lists lists, const Inspected *node)
+find_group(Inspection *inspection, core_lists lists, const Inspected *node, bool of_permit)
 {
 	for (int i = 0; i < CORE_NODES_MAX; i++)
 	{
-		core_mask same = nodes_like(node, i, lists.now | lists.next);
+		core_mask same = nodes_like(node, i, lists.now | lists.next, of_permit);
 		bool is_majority = core_has_quorum(lists, same);
 
 		if (is_majority || count_of(same) > count_of(inspection->nodes))
-		{
 			inspection->nodes = same;
-			inspection->witness = i;
-		}
 		if (is_majority)
-			return;
+			break;
 	}
+	inspection->witness = choose_witness(node, inspection->nodes);
+}
+
+/* Returns the node whose value the most of these nodes have: a node may lie.  -1: no nodes. */
+static int
+choose_witness(const Inspected *node, core_mask nodes)
+{
+	int witness = -1;
+	int most = 0;
+
+	for (int i = 0; i < CORE_NODES_MAX; i++)
+	{
+		int count = 0;
+
+		for (int j = 0; j < CORE_NODES_MAX; j++)
+			if ((nodes & CORE_BIT(i)) && (nodes & CORE_BIT(j)))
+				count += tell_the_same(&node[i], &node[j]);
+		if (count > most)
+		{
+			most = count;
+			witness = i;
+		}
+	}
+	return witness;
+}
+
+/* Do two values have the same host and text?  Each attempt of a request has another number. */
+static bool
+tell_the_same(const Inspected *one, const Inspected *other)
+{
+	Value value;
+	int from;
+
+	value_read(&value, one->value, (size_t) one->value_len);
+	from = value.ours ? VALUE_HOST_AT : 0;
+	return one->value_len == other->value_len &&
+		   memcmp(one->value + from, other->value + from, (size_t) (one->value_len - from)) == 0;
 }
 
 /* Returns the nodes of `among` with the lock of node i; none if `among` lacks node i. */
 static core_mask
-nodes_like(const Inspected *node, int i, core_mask among)
+nodes_like(const Inspected *node, int i, core_mask among, bool of_permit)
 {
 	core_mask same = 0;
 
 	if (!(among & CORE_BIT(i)) || !has_key(&node[i]))
 		return 0;
 	for (int j = 0; j < CORE_NODES_MAX; j++)
-		if ((among & CORE_BIT(j)) && inspection_is_same(&node[i], &node[j], false))
+		if ((among & CORE_BIT(j)) && inspection_is_same(&node[i], &node[j], of_permit))
 			same |= CORE_BIT(j);
 	return same;
 }
@@ -122,9 +159,10 @@ count_of(core_mask nodes)
  * is a majority.
  */
 static void
-judge_group(Inspection *inspection, core_lists lists, const Inspected *node, core_mask unknown)
+judge_group(Inspection *inspection, core_lists lists, const Inspected *node, core_mask unknown,
+			bool of_permit)
 {
-	bool kept = false;
+	core_mask kept = 0;
 
 	for (int i = 0; i < CORE_NODES_MAX; i++)
 		if (inspection->nodes & CORE_BIT(i))
@@ -134,18 +172,18 @@ judge_group(Inspection *inspection, core_lists lists, const Inspected *node, cor
 			/* no renewal follows a release, so one kept key proves the end of the lease */
 			value_read(&value, node[i].value, node[i].value_len);
 			if (node[i].kind == INSPECTED_STRING && value.kept && value.permits == 0)
-			{
-				kept = true;
-				inspection->witness = i;
-			}
+				kept |= CORE_BIT(i);
 		}
+	if (kept != 0)
+		inspection->witness = choose_witness(node, kept);
 	if (core_has_quorum(lists, inspection->nodes))
-		inspection->state = kept ? INSPECTION_KEPT : INSPECTION_HELD;
+		inspection->state = kept != 0 ? INSPECTION_KEPT : INSPECTION_HELD;
 	else
 	{
-		inspection->state = core_has_quorum(lists, unknown) ? INSPECTION_UNKNOWN : INSPECTION_FREE;
+		inspection->state = INSPECTION_FREE;
 		for (int i = 0; i < CORE_NODES_MAX; i++)
-			if (core_has_quorum(lists, nodes_like(node, i, inspection->answered) | unknown))
+			if (core_has_quorum(lists,
+								nodes_like(node, i, inspection->answered, of_permit) | unknown))
 				inspection->state = INSPECTION_UNKNOWN;
 	}
 }

@@ -58,7 +58,7 @@ typedef struct Inspection
 	InspectionState state;
 	core_mask answered;
 	core_mask nodes; /* nodes with the same lock: the most that agree */
-	int witness;     /* one of `nodes`, whose value is to be shown; -1: no node has a key */
+	int witness;     /* one of `nodes`, with the value that the most have; -1: no node has a key */
 	int64_t ttl_ms;  /* until a majority no longer has the key, without renewals; -1: never;
 					  * 0: no majority has it */
 	int permits_taken;
@@ -69,8 +69,10 @@ typedef struct Inspection
 
 /*
  * Judges the answers of the nodes of `lists`.  `node` has CORE_NODES_MAX elements, by node index.
+ * of_permit: as for inspection_is_same.
  */
-extern void inspection_judge(Inspection *inspection, core_lists lists, const Inspected *node);
+extern void inspection_judge(Inspection *inspection, core_lists lists, const Inspected *node,
+							 bool of_permit);
 
 /*
  * Do the keys of two nodes belong together?  All attempts of a request do, also with the key that

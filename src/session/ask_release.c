@@ -37,7 +37,7 @@ ask_release(const LockName *name)
 	holder = inspect_held_by(answer, &inspection);
 	check_can_hear(name, &value, holder);
 	ereport(LOG, (errmsg("the release of redlock \"%s\" is asked for by role \"%s\"", name->name,
-						 GetUserNameFromId(GetUserId(), false)),
+						 encoding_of_name(GetUserNameFromId(GetUserId(), false))),
 				  errdetail("It is held by: %s.", encoding_from_utf8(holder))));
 	if (value.permits == 0)
 		ask_key(name, 0);

@@ -14,6 +14,7 @@
 #include "utils/timestamp.h"
 
 #include "session/detached.h"
+#include "session/encoding.h"
 #include "shared/clock.h"
 #include "shared/guc.h"
 #include "shared/lease.h"
@@ -44,8 +45,9 @@ fail_denied(const LockName *name, const char *role)
 		ERROR,
 		(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
 		 errmsg("permission denied for redlock \"%s\"", name->name),
-		 role != NULL ? errdetail("The detached lock belongs to role \"%s\".", role)
-					  : errdetail("The detached lock belongs to a dropped role."),
+		 role != NULL
+			 ? errdetail("The detached lock belongs to role \"%s\".", encoding_of_name(role))
+			 : errdetail("The detached lock belongs to a dropped role."),
 		 role != NULL
 			 ? errhint(
 				   "Call the function as that role, or as a role with the privileges of that role.")
@@ -144,7 +146,7 @@ detached_check_limit(int more, int held)
 	ereport(ERROR,
 			(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
 			 errmsg("role \"%s\" holds too many detached redlocks on this server",
-					GetUserNameFromId(GetUserId(), false)),
+					encoding_of_name(GetUserNameFromId(GetUserId(), false))),
 			 errdetail("The role holds %d and asks for %d more; the limit of "
 					   "redlock.max_locks_per_session is %d.",
 					   held, more, redlock_max_locks_per_session),

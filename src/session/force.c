@@ -9,11 +9,15 @@
 
 #include "protocol/force_release.h"
 #include "protocol/permits.h"
+#include "protocol/standing.h"
 #include "session/encoding.h"
 #include "session/force.h"
 #include "session/inspect_lock.h"
 #include "shared/clock.h"
+#include "shared/host_list.h"
+#include "shared/lease.h"
 
+static void refuse_in_conflict(const LockName *name);
 static void force_key(const LockName *name, int permit, InspectAnswer *answer);
 REDLOCK_NORETURN static void fail(const LockName *name, const InspectAnswer *answer);
 
@@ -26,11 +30,12 @@ force_release(const LockName *name)
 	char *holder = NULL;
 
 	inspect_judge(name, answer, &inspection);
+	refuse_in_conflict(name);
 	if (inspection.witness >= 0)
 		holder = inspect_held_by(answer, &inspection);
 	/* before: a failure may have released the lock at some nodes */
 	ereport(LOG, (errmsg("redlock \"%s\" is released by force by role \"%s\"", name->name,
-						 GetUserNameFromId(GetUserId(), false)),
+						 encoding_of_name(GetUserNameFromId(GetUserId(), false))),
 				  errdetail("It is held by: %s.",
 							holder != NULL ? encoding_from_utf8(holder) : "nobody")));
 	for (int permit = 1; permit <= PERMITS_MAX; permit++)
@@ -38,6 +43,34 @@ force_release(const LockName *name)
 			force_key(name, permit, of_permit);
 	force_key(name, 0, answer);
 	return holder;
+}
+
+/*
+ * Raises an error if this host may not take locks: the holder's host may have other nodes, and so
+ * go on.
+ */
+static void
+refuse_in_conflict(const LockName *name)
+{
+	HostConflict conflict;
+
+	if (standing_may_take(&lease_table->standing, redlock_clock_us()))
+		return;
+	host_list_conflict(&conflict);
+	ereport(ERROR,
+			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+			 errmsg("redlock \"%s\" is not released by force, since another host may hold the lock "
+					"at other nodes",
+					name->name),
+			 conflict.name[0] != '\0'
+				 ? errdetail_internal("%s", conflict.detail)
+				 : errdetail("This host is still asking the nodes whether other hosts have the "
+							 "same settings."),
+			 conflict.name[0] != '\0'
+				 ? errhint("Call redlock_force_release on a host that takes locks. Or mend this "
+						   "host: %s",
+						   conflict.hint)
+				 : errhint("Try again.")));
 }
 
 /* Releases the lock itself, or one of its permits.  permit 0: the lock, as `answer` tells it. */
@@ -77,8 +110,8 @@ fail(const LockName *name, const InspectAnswer *answer)
 			 text[0] != '\0' ? errdetail("The key may remain at: %s.", text)
 							 : errdetail("Sessions acquired or renewed the lock during the call."),
 			 text[0] != '\0'
-				 ? errhint("Call redlock_force_release again when these nodes answer. The other "
-						   "nodes have deleted the holder's key.")
+				 ? errhint("Call redlock_force_release again when redlock_nodes shows these nodes "
+						   "ready. The other nodes have deleted the holder's key.")
 				 : errhint("Call redlock_holder, and redlock_force_release again if this holder "
 						   "is to lose the lock.")));
 }

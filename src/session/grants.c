@@ -23,7 +23,6 @@
 #include "access/table.h"
 #include "catalog/dependency.h"
 #include "catalog/pg_class.h"
-#include "catalog/pg_extension.h"
 #include "catalog/pg_type.h"
 #include "commands/extension.h"
 #include "lib/stringinfo.h"
@@ -31,7 +30,6 @@
 #include "miscadmin.h"
 #include "utils/acl.h"
 #include "utils/builtins.h"
-#include "utils/fmgroids.h"
 #include "utils/inval.h"
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
@@ -40,6 +38,7 @@
 
 #include "protocol/pattern.h"
 #include "session/encoding.h"
+#include "session/extension.h"
 #include "session/grants.h"
 #include "shared/compat.h"
 #include "shared/guc.h"
@@ -72,7 +71,6 @@ static RolePatterns *place_of(Oid role);
 static void read_patterns(RolePatterns *read);
 static Relation open_table(void);
 static Oid find_table(void);
-static Oid schema_of(Oid extension);
 static void watch(void);
 static void forget_table(Datum arg, Oid relation);
 static void forget_roles(Datum arg, int cache, uint32 hash);
@@ -120,8 +118,8 @@ fail_denied(const LockName *name, const List *patterns)
 				 ? errdetail("redlock.restrict is on, and role \"%s\" may lock only names like %s.",
 							 role, list_of(patterns))
 				 : errdetail("redlock.restrict is on, and role \"%s\" may lock no name.", role),
-			 errhint("Use another name, or let a superuser run: SELECT redlock_grant(%s, %s);",
-					 quote_literal_cstr(quote_identifier(role)),
+			 errhint("Use another name, or let a superuser run: SELECT %s(%s, %s);",
+					 extension_name("redlock_grant"), quote_literal_cstr(quote_identifier(role)),
 					 quote_literal_cstr(encoding_from_utf8(pattern)))));
 }
 
@@ -269,31 +267,10 @@ find_table(void)
 
 	if (!OidIsValid(extension))
 		return InvalidOid;
-	table = get_relname_relid("redlock_grants", schema_of(extension));
+	table = get_relname_relid("redlock_grants", extension_schema(extension));
 	if (!OidIsValid(table) || getExtensionOfObject(RelationRelationId, table) != extension)
 		return InvalidOid;
 	return table;
-}
-
-/* get_extension_schema is new in a minor release of 16 */
-static Oid
-schema_of(Oid extension)
-{
-	Relation catalog = table_open(ExtensionRelationId, AccessShareLock);
-	Oid schema = InvalidOid;
-	ScanKeyData key;
-	SysScanDesc scan;
-	HeapTuple row;
-
-	ScanKeyInit(&key, Anum_pg_extension_oid, BTEqualStrategyNumber, F_OIDEQ,
-				ObjectIdGetDatum(extension));
-	scan = systable_beginscan(catalog, ExtensionOidIndexId, true, NULL, 1, &key);
-	row = systable_getnext(scan);
-	if (HeapTupleIsValid(row))
-		schema = ((Form_pg_extension) GETSTRUCT(row))->extnamespace;
-	systable_endscan(scan);
-	table_close(catalog, AccessShareLock);
-	return schema;
 }
 
 bool

@@ -12,6 +12,7 @@
 #include "session/inspect_lock.h"
 #include "shared/clock.h"
 #include "shared/guc.h"
+#include "shared/host_list.h"
 #include "shared/text.h"
 
 /* How often a session looks whether there is a broker. */
@@ -147,7 +148,10 @@ inspect_judge(const LockName *name, const InspectAnswer *answer, Inspection *ins
 {
 	char *text;
 
-	inspection_judge(inspection, answer->lists, answer->node);
+	inspection_judge(inspection, answer->lists, answer->node, false);
+	/* another host may hold the lock at other nodes */
+	if (inspection->state == INSPECTION_FREE && host_list_in_conflict())
+		inspection->state = INSPECTION_UNKNOWN;
 	if (inspection->state != INSPECTION_NO_QUORUM)
 		return;
 	text = inspect_faults(answer);
@@ -175,9 +179,13 @@ void
 inspect_fail_unknown(const LockName *name, const InspectAnswer *answer)
 {
 	char *text = inspect_faults(answer);
+	HostConflict conflict;
 
+	host_list_conflict(&conflict);
 	ereport(ERROR, (errcode(ERRCODE_CONNECTION_FAILURE),
 					errmsg("the nodes do not tell whether redlock \"%s\" is held", name->name),
-					text[0] != '\0' ? errdetail("No usable answer from: %s.", text) : 0,
+					conflict.name[0] != '\0' ? errdetail_internal("%s", conflict.detail)
+					: text[0] != '\0'        ? errdetail("No usable answer from: %s.", text)
+											 : 0,
 					errhint("redlock_holder and redlock_inspect tell what the other nodes say.")));
 }

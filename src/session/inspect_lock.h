@@ -43,11 +43,14 @@ extern bool inspect_has_permit(const InspectAnswer *answer, int permit);
  */
 extern char *inspect_held_by(const InspectAnswer *answer, const Inspection *inspection);
 
-/* Judges the answers.  Raises an error (08006) if less than a quorum answered. */
+/*
+ * Judges the answers.  In a conflict that stops this host, a free lock is unknown.  Raises an error
+ * (08006) if less than a quorum answered.
+ */
 extern void inspect_judge(const LockName *name, const InspectAnswer *answer,
 						  Inspection *inspection);
 
-/* Raises an error (08006): nodes without a usable answer decide whether the lock is held. */
+/* Raises an error (08006): nodes without a usable answer, or other nodes, decide. */
 REDLOCK_NORETURN extern void inspect_fail_unknown(const LockName *name,
 												  const InspectAnswer *answer);
 

@@ -14,6 +14,7 @@
 #include "utils/hsearch.h"
 
 #include "protocol/inspect_many.h"
+#include "protocol/permits.h"
 #include "session/inspect_lock.h"
 #include "session/scan_locks.h"
 #include "shared/clock.h"
@@ -308,6 +309,7 @@ static void
 tell_of_lock(Scan *scan, const char *key, const InspectAnswer *answer, core_mask told,
 			 const char **at)
 {
+	const char *name = key + strlen(redlock_key_prefix);
 	Inspection inspection;
 
 	scan->lock.lists = answer->lists;
@@ -320,9 +322,10 @@ tell_of_lock(Scan *scan, const char *key, const InspectAnswer *answer, core_mask
 		if (!(told & CORE_BIT(i)) || !inspect_many_read(&at[i], said->text + said->len, node))
 			node->kind = INSPECTED_SILENT;
 	}
-	inspection_judge(&inspection, scan->lock.lists, scan->lock.node);
+	inspection_judge(&inspection, scan->lock.lists, scan->lock.node,
+					 permits_number(name, strlen(name)) > 0);
 	if (inspection.witness >= 0)
-		scan->handler(scan->to, key + strlen(redlock_key_prefix), &scan->lock, &inspection);
+		scan->handler(scan->to, name, &scan->lock, &inspection);
 }
 
 /*

@@ -20,6 +20,8 @@
 #include "utils/rel.h"
 #include "utils/tuplestore.h"
 
+#include "session/encoding.h"
+#include "session/extension.h"
 #include "session/grants.h"
 #include "session/request.h"
 #include "session/session.h"
@@ -290,12 +292,13 @@ check_new_names(Diagnosis *diagnosis)
 		char *name = GetUserNameFromId(list[i].role, true);
 
 		if (list[i].refused_lately)
-			diagnose_add(diagnosis, DIAGNOSE_WARNING,
-						 psprintf("Role \"%s\" was refused new names of locks within the last "
-								  "hour, after " INT64_FORMAT " new names.",
-								  name != NULL ? name : psprintf("%u", list[i].role),
-								  list[i].names),
-						 NEW_NAMES_STEP);
+			diagnose_add(
+				diagnosis, DIAGNOSE_WARNING,
+				psprintf("Role \"%s\" was refused new names of locks within the last "
+						 "hour, after " INT64_FORMAT " new names.",
+						 name != NULL ? encoding_of_name(name) : psprintf("%u", list[i].role),
+						 list[i].names),
+				NEW_NAMES_STEP);
 	}
 	return "No role was refused new names of locks within the last hour.";
 }
@@ -311,23 +314,27 @@ check_grants(Diagnosis *diagnosis)
 		diagnose_add(
 			diagnosis, DIAGNOSE_WARNING,
 			psprintf("Grants of dropped roles in redlock_grants: %d.", count.dropped),
-			"Run SELECT redlock_revoke(role_id, pattern) FROM redlock_grants WHERE role_id "
-			"NOT IN (SELECT oid FROM pg_roles).");
+			psprintf(
+				"Run SELECT %s(role_id, pattern) FROM %s WHERE role_id NOT IN (SELECT oid FROM "
+				"pg_roles).",
+				extension_name("redlock_revoke"), extension_name("redlock_grants")));
 	if (count.renamed > 0)
 		diagnose_add(
 			diagnosis, DIAGNOSE_WARNING,
 			psprintf("Grants of renamed roles in redlock_grants, which pg_dump leaves out: "
 					 "%d.",
 					 count.renamed),
-			"Run SELECT redlock_grant(role_id, pattern) FROM redlock_grants WHERE role_id IN "
-			"(SELECT oid FROM pg_roles).");
+			psprintf("Run SELECT %s(role_id, pattern) FROM %s WHERE role_id IN (SELECT oid FROM "
+					 "pg_roles).",
+					 extension_name("redlock_grant"), extension_name("redlock_grants")));
 	if (redlock_restrict && count.all == 0)
 		diagnose_add(diagnosis, DIAGNOSE_WARNING,
 					 is_there ? "redlock.restrict is on, and no role has a grant: only superusers "
 								"can acquire locks in this database."
 							  : "redlock.restrict is on, and this database has no table "
 								"redlock_grants: only superusers can acquire locks.",
-					 is_there ? "Call redlock_grant for each role that needs locks."
+					 is_there ? psprintf("Call %s for each role that needs locks.",
+										 extension_name("redlock_grant"))
 							  : "Run ALTER EXTENSION redlock_pg UPDATE in this database.");
 	if (!redlock_restrict && count.all > 0)
 		diagnose_add(diagnosis, DIAGNOSE_WARNING,

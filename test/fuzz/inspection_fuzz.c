@@ -113,11 +113,11 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	for (int i = 0; i < CORE_NODES_MAX; i++)
 		make_answer(&bytes, &node[i]);
 	memset(&before, 0x55, sizeof(before));
-	inspection_judge(&before, lists, node);
+	inspection_judge(&before, lists, node, false);
 	check(lists, node, &before);
 
 	node[silent] = (Inspected){.kind = INSPECTED_SILENT};
-	inspection_judge(&after, lists, node);
+	inspection_judge(&after, lists, node, false);
 	check(lists, node, &after);
 	if (before.state == INSPECTION_HELD || before.state == INSPECTION_KEPT)
 		must(after.state != INSPECTION_FREE);

@@ -1131,11 +1131,12 @@ execute_both(int count)
 
 /*
  * An administrator releases the lock by force: any key, a key of the same or of another request,
- * or a reader's.
+ * a reader's, or a key with as many permits.
  */
 static void
 force_both(void)
 {
+	static const char *const likes[] = {"", LUA_SHARED, " permits=2", " permits=3"};
 	static char sha[41];
 	bool is_full = dice(4) == 0;
 	char held[LUA_HELD_MAX + 1];
@@ -1163,7 +1164,7 @@ force_both(void)
 		snprintf(value, sizeof(value), "%s", held);
 	if (dice(3) == 0)
 		snprintf(value, sizeof(value), "%032x:%09u:%016x%s another", 1 + dice(7), 8 + dice(3), 1,
-				 dice(2) == 0 ? LUA_SHARED : "");
+				 likes[dice(4)]);
 	if (dice(8) == 0)
 		strcpy(value, "-");
 	order.value_len = (int) strlen(value);

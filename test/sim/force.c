@@ -348,7 +348,7 @@ end_if_done(struct force *force)
 	if (force->looks)
 	{
 		force->looks = false;
-		inspection_judge(&inspection, force->lists, force->node);
+		inspection_judge(&inspection, force->lists, force->node, false);
 		force->unclear = inspection.state != INSPECTION_HELD && inspection.state != INSPECTION_KEPT;
 		for (int n = 0; n < w.plan.places; n++)
 			if (force->node[n].kind == INSPECTED_STRING && !(inspection.nodes & CORE_BIT(n)))

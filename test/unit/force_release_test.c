@@ -99,6 +99,12 @@ test_least(void)
 	node[4].counter = 12;
 	node[5].counter = 99;
 	ok(first_least() == 13 + LUA_SPAN, "a span above the counters of the nodes in force");
+	force_begin(&force, five, node, false, NOW_US, FORCE_SPREAD + 7);
+	ok(force.least == 20 + LUA_SPAN, "and the distance");
+	for (int i = 0; i < 5; i++)
+		forced(i, 10 + i, 11 + i);
+	ok(force_judge(&force, five, node) == FORCE_AGAIN && force.least == 13 + 1 + 7,
+	   "also in the next round: %d", (int) force.least);
 }
 
 static void
@@ -113,6 +119,14 @@ test_rounds(void)
 	   "a majority agrees, without a higher counter");
 	forced(0, 10, 3);
 	ok(force_judge(&force, five, node) == FORCE_DONE, "without a node that lies");
+	forced(0, 11, 12);
+	forced(1, 10, 11);
+	forced(2, 10, 11);
+	node[3].kind = node[4].kind = INSPECTED_SILENT;
+	ok(force_judge(&force, five, node) == FORCE_AGAIN, "a counter must be above, not equal");
+	reset();
+	for (int i = 0; i < 5; i++)
+		forced(i, 10, 11);
 	forced(0, 15, 16);
 	node[3].kind = INSPECTED_SILENT;
 	node[4].kind = INSPECTED_ERROR;
@@ -182,7 +196,7 @@ test_value(void)
 	look((const char *[5]){"plain", "plain", "plain", OTHER, NULL}, false);
 	ok(deletes("plain"), "a plain client's key");
 	look((const char *[5]){PERMIT, PERMIT, PERMIT_2, PERMIT_2, NULL}, false);
-	ok(force.value_len == 0, "a lock with permits has as many values");
+	ok(deletes(PERMIT), "a key with as many permits: a later holder's key stays");
 	look((const char *[5]){PERMIT_2, PERMIT_2, PERMIT, PERMIT, PERMIT}, true);
 	ok(deletes(PERMIT), "the key of a permit has one holder");
 }

@@ -60,7 +60,7 @@ fail(int from, int to)
 static void
 judge(InspectionState state, core_mask nodes, const char *what)
 {
-	inspection_judge(&result, five, node);
+	inspection_judge(&result, five, node, false);
 	ok(result.state == state && result.nodes == nodes, "%s: state %d, nodes %u", what, result.state,
 	   (unsigned) result.nodes);
 }
@@ -99,6 +99,44 @@ test_votes(void)
 }
 
 static void
+test_witness(void)
+{
+	static const char lie[] = SECRET_A REST " host=\"b\"";
+	static const char idle[] = SECRET_A REST "~host=\"a\"";
+
+	reset();
+	put(0, 0, lie);
+	put(1, 4, a);
+	put(2, 2, a_again);
+	judge(INSPECTION_HELD, 31, "one node tells of another holder");
+	ok(result.witness == 1, "a majority is shown: node %d", result.witness);
+	put(3, 4, idle);
+	judge(INSPECTION_HELD, 31, "two nodes know that the lease may be idle");
+	ok(result.witness == 1, "also beside two others: node %d", result.witness);
+	put(2, 2, idle);
+	judge(INSPECTION_HELD, 31, "three nodes know it");
+	ok(result.witness == 2, "the most nodes are shown: node %d", result.witness);
+	reset();
+	put(0, 2, a_kept);
+	put(0, 0, SECRET_A REST " kept host=\"b\"");
+	judge(INSPECTION_KEPT, 7, "one of three nodes tells of another last holder");
+	ok(result.witness == 1, "two nodes are shown: node %d", result.witness);
+}
+
+static void
+test_one_permit(void)
+{
+	reset();
+	put(0, 1, permit_a);
+	put(2, 2, permit_b);
+	inspection_judge(&result, five, node, true);
+	ok(result.state == INSPECTION_FREE && result.nodes == 3, "two requests for one permit");
+	put(2, 2, permit_a);
+	inspection_judge(&result, five, node, true);
+	ok(result.state == INSPECTION_HELD && result.nodes == 7, "one holder of the permit");
+}
+
+static void
 test_silence(void)
 {
 	reset();
@@ -133,8 +171,10 @@ test_sets(void)
 	static const char both[] = SECRET_A REST "= permits=3 host=\"a\"";
 	static const char three[] = SECRET_A REST " permits=3 kept host=\"a\"";
 	static const char four[] = SECRET_B REST " permits=4 host=\"a\"";
-	static const char *const value[] = {a,        a_again,  a_kept, b,     reader_a, reader_b,
-										permit_a, permit_b, both,   three, four,     "plain"};
+	static const char plain_a[] = SECRET_A " of another program";
+	static const char *const value[] = {a,        a_again,  a_kept,   b,    reader_a,
+										reader_b, permit_a, permit_b, both, three,
+										four,     "plain",  plain_a};
 	enum
 	{
 		COUNT = sizeof(value) / sizeof(value[0])
@@ -210,6 +250,8 @@ test_kinds(void)
 	node[0].permit[PERMITS_MAX / 8 - 1] = 128;
 	judge(INSPECTION_HELD, 15, "holders of permits");
 	ok(result.permits_taken == 2, "two permits at a majority: %d", result.permits_taken);
+	put(0, 3, SECRET_A REST " kept permits=3 host=\"a\"");
+	judge(INSPECTION_HELD, 15, "a kept permit beside others");
 	put(2, 3, permit_of_4);
 	judge(INSPECTION_FREE, 3, "holders of another number of permits");
 	reset();
@@ -231,13 +273,13 @@ test_two_lists(void)
 
 	reset();
 	put(0, 2, a);
-	inspection_judge(&result, lists, node);
+	inspection_judge(&result, lists, node, false);
 	ok(result.state == INSPECTION_FREE, "a majority of one list");
 	put(3, 4, a);
-	inspection_judge(&result, lists, node);
+	inspection_judge(&result, lists, node, false);
 	ok(result.state == INSPECTION_HELD, "of both");
 	fail(3, 4);
-	inspection_judge(&result, lists, node);
+	inspection_judge(&result, lists, node, false);
 	ok(result.state == INSPECTION_NO_QUORUM, "no answer from one list");
 	ok(inspection_nodes(lists, node, INSPECTED_STRING) == 7, "nodes with a key");
 
@@ -245,7 +287,7 @@ test_two_lists(void)
 	reset();
 	put(0, 3, b);
 	put(1, 2, a);
-	inspection_judge(&result, (core_lists){.now = 7, .next = 14}, node);
+	inspection_judge(&result, (core_lists){.now = 7, .next = 14}, node, false);
 	ok(result.state == INSPECTION_HELD && result.nodes == 6,
 	   "a majority of both lists, beside as many nodes without a majority");
 }
@@ -285,6 +327,8 @@ int
 main(void)
 {
 	test_votes();
+	test_witness();
+	test_one_permit();
 	test_silence();
 	test_sets();
 	test_kinds();
