@@ -150,6 +150,5 @@ is_expected(const local_order *order, bool ours, const char *held)
 	return ours && is_form(value) &&
 		   (memcmp(held, value, VALUE_REQUEST + 1) == 0 ||
 			(held[VALUE_HEAD - 1] == LUA_SHARED[0] && value[VALUE_HEAD - 1] == LUA_SHARED[0]) ||
-			(permits_of(order, value) > 0 &&
-			 permits_of(order, held) == permits_of(order, value)));
+			(permits_of(order, value) > 0 && permits_of(order, held) == permits_of(order, value)));
 }
