@@ -52,7 +52,7 @@ static void note_forgetting(const RedisNode *node, InspectKind kind, Inspected *
 static void end_if_done(int place, int64 now_us);
 static void log_lost_note(int place);
 static void tell_holders(int place, int64 now_us);
-static bool read_answer(Inspected *at, const redisReply *reply, bool force);
+static bool read_answer(Inspected *at, const redisReply *reply, const InspectQuestion *question);
 static bool read_reply(int place, int index, const redisReply *reply);
 static bool read_keys(InspectAnswer *answer, int index, const redisReply *reply);
 static bool read_records(InspectAnswer *answer, int index, const redisReply *reply);
@@ -303,7 +303,7 @@ read_reply(int place, int index, const redisReply *reply)
 		return read_records(answer, index, reply);
 	if (kind == INSPECT_RUN)
 		return read_note(answer, index, reply);
-	return read_answer(&answer->node[index], reply, kind == INSPECT_FORCE);
+	return read_answer(&answer->node[index], reply, inspect_queue_question(place));
 }
 
 /* Reads a note, and keeps the note of the newest run.  A text that is no note counts as none. */
@@ -382,8 +382,9 @@ read_error(Inspected *at, const redisReply *reply)
 
 /* Reads the answer about one key.  Returns false if it is an error, or malformed. */
 static bool
-read_answer(Inspected *at, const redisReply *reply, bool force)
+read_answer(Inspected *at, const redisReply *reply, const InspectQuestion *question)
 {
+	bool force = question->kind == INSPECT_FORCE;
 	const redisReply *lock = reply;
 	redisReply **part;
 	int64 kind;
@@ -424,8 +425,8 @@ read_answer(Inspected *at, const redisReply *reply, bool force)
 		at->forced = reply->element[2]->integer == LUA_FORCED;
 		at->after = strtoll(reply->element[3]->str, NULL, 10);
 	}
-	if (at->counter < 0 ||
-		Max(at->counter, at->after) > redlock_wall_clock_us() + SCRIPT_TOKEN_AHEAD_MAX_US)
+	if (at->counter < 0 || at->counter > redlock_wall_clock_us() + SCRIPT_TOKEN_AHEAD_MAX_US ||
+		at->after > Max(at->counter + 1, question->least))
 	{
 		/* such a counter must not spread to other nodes */
 		strlcpy(at->error, "its counter is out of all bounds", sizeof(at->error));
