@@ -1,7 +1,6 @@
 /*
  * local_notes.h
- *		The notes of last runs that the node inside the server keeps: run_note.lua in C, for few
- *jobs.
+ *		The notes of last runs at the node inside the server: run_note.lua in C, for few jobs.
  *
  * The note that ends first makes room for the note of another job.  Zeroed memory is an empty
  * table.
