@@ -207,7 +207,8 @@ CREATE FUNCTION redlock_holder(resource text,
                                OUT may_be_idle boolean, OUT kept_until timestamptz,
                                OUT ttl interval, OUT permits integer,
                                OUT permits_taken integer, OUT reader_hosts text[],
-                               OUT held_by text, OUT nodes integer, OUT of_nodes integer)
+                               OUT held_by text, OUT nodes integer, OUT of_nodes integer,
+                               OUT since timestamptz)
 RETURNS record
 AS 'MODULE_PATHNAME', 'redlock_holder'
 LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL RESTRICTED;

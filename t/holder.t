@@ -55,11 +55,14 @@ is(keys_of('none'), '    ', 'nothing is written');
 
 # ---- held ----
 
+my $earlier = $on_a->query('SELECT clock_timestamp()');
 $on_a->query("SELECT redlock_acquire('job', scope => 'session')");
+my $later = $on_a->query('SELECT clock_timestamp()');
 my $before = keys_of('job');
 holder_is('job', "state, mode, host <> '', cluster_name, database, role = session_user, pid, detached, host_id, may_be_idle, kept_until, nodes, of_nodes",
 	'held|exclusive|t|a|postgres|t|' . $on_a->pid . "|f|$id_a|f||5|5", 'another host tells the holder');
 holder_is('job', "ttl > '5 s' AND ttl <= '20 s', permits, permits_taken, reader_hosts", 't|||', 'and its time to live');
+holder_is('job', "since BETWEEN '$earlier' AND '$later'", 't', 'since when');
 like(holder('held_by', 'job'), qr/^cluster="a" host="[^"]+" database="postgres" pid=\d+ user="[^"]+"$/, 'as it describes itself');
 is(locked('job'), 't', 'the lock is locked');
 is($on_a->query("SELECT pid = pg_backend_pid() FROM redlock_holder('job')"), 't', 'the holder sees itself');

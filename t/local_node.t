@@ -119,8 +119,8 @@ sub holder_of
 is(holder_of('look', 'state, nodes, of_nodes'), 'free|0|1', 'a free lock');
 is($t->query("SELECT redlock_is_locked('look')"), 'f', 'is not locked');
 $s->query("SELECT redlock_acquire('look', scope => 'session')");
-is( holder_of('look', "state, mode, cluster_name, database, role = current_user, pid, ttl > '0', nodes"),
-	'held|exclusive|a|postgres|t|' . $s->pid . '|t|1', 'a held lock, and its holder');
+is( holder_of('look', "state, mode, cluster_name, database, role = current_user, pid, ttl > '0', nodes, since < now()"),
+	'held|exclusive|a|postgres|t|' . $s->pid . '|t|1|t', 'a held lock, and its holder');
 is($t->query("SELECT redlock_is_locked('look')"), 't', 'is locked');
 is($t->query("SELECT node, value ~ 'host=', counter > 0, error IS NULL FROM redlock_inspect('look')"),
 	'local|t|t|t', 'what the node keeps');

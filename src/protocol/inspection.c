@@ -19,6 +19,7 @@ static int choose_witness(const Inspected *node, core_mask nodes);
 static bool tell_the_same(const Inspected *one, const Inspected *other);
 static void add_up(Inspection *inspection, core_lists lists, const Inspected *node);
 static int64_t common_ttl(core_lists lists, const Inspected *node, core_mask nodes);
+static int64_t common_counter(core_lists lists, const Inspected *node, core_mask nodes);
 static bool outlives(int64_t ttl_ms, int64_t other_ms);
 static void add_host(Inspection *inspection, core_lists lists, const Inspected *node,
 					 uint64_t host);
@@ -193,6 +194,7 @@ static void
 add_up(Inspection *inspection, core_lists lists, const Inspected *node)
 {
 	inspection->ttl_ms = common_ttl(lists, node, inspection->nodes);
+	inspection->counter = common_counter(lists, node, inspection->nodes);
 	for (int n = 0; n < PERMITS_MAX; n++)
 	{
 		core_mask taken = 0;
@@ -238,6 +240,27 @@ common_ttl(core_lists lists, const Inspected *node, core_mask nodes)
 			ttl_ms = node[i].ttl_ms;
 	}
 	return ttl_ms;
+}
+
+/* The largest counter that a majority of all nodes has reached. */
+static int64_t
+common_counter(core_lists lists, const Inspected *node, core_mask nodes)
+{
+	int64_t counter = 0;
+
+	for (int i = 0; i < CORE_NODES_MAX; i++)
+	{
+		core_mask as_large = 0;
+
+		if (!(nodes & CORE_BIT(i)))
+			continue;
+		for (int j = 0; j < CORE_NODES_MAX; j++)
+			if ((nodes & CORE_BIT(j)) && node[j].counter >= node[i].counter)
+				as_large |= CORE_BIT(j);
+		if (core_has_quorum(lists, as_large) && node[i].counter > counter)
+			counter = node[i].counter;
+	}
+	return counter;
 }
 
 /* -1 is the longest. */

@@ -30,6 +30,7 @@
 #include "session/list_waiting.h"
 #include "session/scan_locks.h"
 #include "session/session.h"
+#include "shared/clock.h"
 #include "shared/compat.h"
 #include "shared/holder.h"
 #include "shared/node_status.h"
@@ -69,6 +70,7 @@ enum
 	HELD_BY,
 	NODES,
 	OF_NODES,
+	SINCE, /* not of redlock_holders, which reads no counters */
 	COLUMNS
 };
 
@@ -215,6 +217,11 @@ fill_holder(Row *row, const Inspection *inspection, const Value *value, const ch
 	if (parts.pid != 0)
 		set(row, PID, Int32GetDatum(parts.pid));
 	set(row, DETACHED, BoolGetDatum(parts.detached));
+	/* a token is the time of the grant, unless the clock lags behind the tokens */
+	if (inspection->counter > 0 && !value->shared)
+		set(row, SINCE,
+			TimestampTzGetDatum(
+				Min(inspection->counter - REDLOCK_EPOCHS_APART_US, GetCurrentTimestamp())));
 }
 
 static void
@@ -367,8 +374,8 @@ add_row(void *to, const char *name, const InspectAnswer *answer, const Inspectio
 	char shown_name[LUA_KEY_MAX + 1];
 	Value value;
 	Row row;
-	Datum values[COLUMNS + 2];
-	bool nulls[COLUMNS + 2] = {0};
+	Datum values[SINCE + 2];
+	bool nulls[SINCE + 2] = {0};
 
 	/* a stranger's key may end in anything */
 	if (name[name_len] != '\0' &&
@@ -385,8 +392,8 @@ add_row(void *to, const char *name, const InspectAnswer *answer, const Inspectio
 	values[0] = CStringGetTextDatum(encoding_from_utf8(shown_name));
 	values[1] = Int32GetDatum(permit);
 	nulls[1] = permit == 0;
-	memcpy(&values[2], row.values, sizeof(row.values));
-	memcpy(&nulls[2], row.nulls, sizeof(row.nulls));
+	memcpy(&values[2], row.values, SINCE * sizeof(row.values[0]));
+	memcpy(&nulls[2], row.nulls, SINCE * sizeof(row.nulls[0]));
 	tuplestore_putvalues(writer->rsinfo->setResult, writer->rsinfo->setDesc, values, nulls);
 	MemoryContextSwitchTo(context);
 	MemoryContextReset(writer->context);

@@ -260,6 +260,13 @@ test_kinds(void)
 		node[i].ttl_ms = -1;
 	judge(INSPECTION_HELD, 31, "keys without an end");
 	ok(result.ttl_ms == -1, "at a majority");
+	ok(result.counter == 0, "without counters");
+	for (int i = 0; i < 5; i++)
+		node[i].counter = i == 1 ? INT64_MAX : 10 * i;
+	judge(INSPECTION_HELD, 31, "with counters");
+	ok(result.counter == 30, "a majority has reached the third: %d", (int) result.counter);
+	for (int i = 0; i < 5; i++)
+		node[i].counter = 0;
 	node[0].ttl_ms = 7;
 	judge(INSPECTION_HELD, 31, "at a minority");
 	ok(result.ttl_ms == 5000, "then the longest other: %d", (int) result.ttl_ms);
