@@ -131,8 +131,9 @@ sub statement
 	return 'SELECT count(*) FROM ' . one_of(@views) if $dice < 0.1;
 	return 'SET ' . one_of(@settings) . ' = ' . one_of(@of_settings) if $dice < 0.14;
 	return call() if $dice < 0.6;
+	my $prepared = int(rand(1_000_000_000)); # two sessions may prepare at a time
 	return join '; ', 'BEGIN', call(), (rand() < 0.5 ? 'SAVEPOINT s' : ()), call(), (rand() < 0.3 ? 'ROLLBACK TO s' : ()),
-	  call(), one_of('COMMIT', 'COMMIT', 'ROLLBACK', "PREPARE TRANSACTION 'p'; ROLLBACK PREPARED 'p'");
+	  call(), one_of('COMMIT', 'COMMIT', 'ROLLBACK', "PREPARE TRANSACTION '$prepared'; ROLLBACK PREPARED '$prepared'");
 }
 
 # ---- results ----
