@@ -36,7 +36,7 @@ our @EXPORT = qw(exec_program exec_start exec_code beats beat_path beat_log last
 
 # The caller may ignore signals, as nohup does, or a shell for a command in the background.
 # redlock-exec and the commands would ignore these signals, too.
-$SIG{$_} = 'DEFAULT' foreach qw(HUP INT QUIT TERM);
+$SIG{$_} = 'DEFAULT' foreach grep { ($SIG{$_} // '') eq 'IGNORE' } qw(HUP INT QUIT TERM);
 
 =pod
 
