@@ -137,7 +137,7 @@ is( $t->query("SELECT string_agg(concat_ws(' ', resource, permit BETWEEN 1 AND 3
 	join(', ', 'kept kept exclusive ' . $s->pid, 'look held exclusive ' . $s->pid, 'seats t held exclusive ' . $u->pid),
 	'the list of locks');
 is($t->query("SELECT string_agg(resource, ',') FROM redlock_holders('pa')"), 'page', 'of names that begin so');
-# more names than one step looks at, and than one question has
+# a list of 100 names takes several steps and several questions
 $t->query("SELECT count(redlock_acquire('many ' || n, scope => 'session')) FROM generate_series(1, 100) n");
 is($t->query("SELECT count(*), count(DISTINCT resource) FROM redlock_holders('many ')"), '100|100', 'many locks');
 $t->query("SELECT redlock_release('many ' || n) FROM generate_series(1, 100) n");

@@ -109,9 +109,10 @@ begin(int place, int64 now_us)
 	out[place].waiting = 0;
 	out[place].until_us = now_us + redlock_node_timeout_ms * INT64CONST(1000);
 	for (int i = 0; i < CORE_NODES_MAX; i++)
+	{
 		if (!(asked & CORE_BIT(i)) || !node_can_send(node_at(i)))
-			;
-		else if (node_is_local(node_at(i)))
+			continue;
+		if (node_is_local(node_at(i)))
 		{
 			node_local_inspect(question, answer, inspect_queue_texts(), i);
 			note_forgetting(node_at(i), kind, &answer->node[i]);
@@ -126,6 +127,7 @@ begin(int place, int64 now_us)
 				node_call(node_at(i), CALL_LOAD + kind, 3,
 						  (const char *[]){"SCRIPT", "LOAD", script[kind]}, NULL, now_us);
 		}
+	}
 	end_if_done(place, now_us);
 }
 

@@ -14,10 +14,18 @@
 #include "shared/lease.h"
 #include "shared/text.h"
 
-static void look(const char *key, size_t key_len, Inspected *at);
+/* A look at a key, and what the look refers to. */
+typedef struct Look
+{
+	local_order order;
+	NodeLocalPermits permits;
+	char held[SCRIPT_VALUE_SIZE]; /* the key's value, as a node in Redis keeps it */
+} Look;
+
+static void look(const char *key, size_t key_len, bool with_permits, Inspected *at);
 static void force(const InspectQuestion *question, Inspected *at);
-static void describe(const char *key, size_t key_len, const local_name *name, local_order *order,
-					 char *held);
+static void describe(Look *look, const char *key, size_t key_len, const local_name *name,
+					 int64 now_us);
 static void publish_end(const InspectQuestion *question);
 static void list_keys(const InspectQuestion *question, char *cursor, size_t size,
 					  InspectText *keys);
@@ -36,7 +44,7 @@ node_local_inspect(const InspectQuestion *question, InspectAnswer *answer, Inspe
 	{
 		case INSPECT_LOCK:
 		case INSPECT_ASK:
-			look(question->key, question->key_len, at);
+			look(question->key, question->key_len, true, at);
 			break;
 		case INSPECT_FORCE:
 			force(question, at);
@@ -59,17 +67,17 @@ node_local_inspect(const InspectQuestion *question, InspectAnswer *answer, Inspe
 }
 
 static void
-look(const char *key, size_t key_len, Inspected *at)
+look(const char *key, size_t key_len, bool with_permits, Inspected *at)
 {
-	static local_data nothing;
+	local_data nothing = {0};
 	int64 now_us = node_local_now_us();
 	local_name *name = local_names_find(node_local_names(), key, key_len, now_us);
-	char held[SCRIPT_VALUE_SIZE];
-	local_order order;
+	Look what;
 
-	memset(&nothing, 0, sizeof(nothing));
-	describe(key, key_len, name, &order, held);
-	local_look(name != NULL ? &name->data : &nothing, now_us, &order, at);
+	describe(&what, key, key_len, name, now_us);
+	if (!with_permits)
+		what.order.of_permit = true; /* as of a permit's key */
+	local_look(name != NULL ? &name->data : &nothing, now_us, &what.order, at);
 	own_hosts(at);
 }
 
@@ -79,8 +87,7 @@ force(const InspectQuestion *question, Inspected *at)
 	int64 now_us = node_local_now_us();
 	local_name *name =
 		local_names_begin(node_local_names(), question->key, question->key_len, now_us);
-	char held[SCRIPT_VALUE_SIZE];
-	local_order order;
+	Look what;
 
 	if (name == NULL)
 	{
@@ -88,11 +95,11 @@ force(const InspectQuestion *question, Inspected *at)
 		strlcpy(at->error, "OOM in the node: it knows as many names as it can", sizeof(at->error));
 		return;
 	}
-	describe(question->key, question->key_len, name, &order, held);
-	order.least = question->least;
-	order.value = question->value;
-	order.value_len = question->value_len;
-	if (local_force(&name->data, now_us, &order, at))
+	describe(&what, question->key, question->key_len, name, now_us);
+	what.order.least = question->least;
+	what.order.value = question->value;
+	what.order.value_len = question->value_len;
+	if (local_force(&name->data, now_us, &what.order, at))
 		publish_end(question);
 	if (at->kind == INSPECTED_ERROR)
 		strlcpy(at->error, "AHEAD of all time: the counter", sizeof(at->error));
@@ -100,19 +107,16 @@ force(const InspectQuestion *question, Inspected *at)
 	local_names_end(node_local_names(), name);
 }
 
-/* `held` gets the key's value, as a node in Redis keeps it. */
 static void
-describe(const char *key, size_t key_len, const local_name *name, local_order *order, char *held)
+describe(Look *look, const char *key, size_t key_len, const local_name *name, int64 now_us)
 {
-	static NodeLocalPermits permits;
-
-	permits = (NodeLocalPermits){key, key_len, node_local_now_us()};
-	*order = (local_order){.held = held,
-						   .held_is_text = true,
-						   .of_permit = permits_number(key, key_len) > 0,
-						   .find_permit = node_local_find_permit,
-						   .names = &permits};
-	held[0] = '\0';
+	look->permits = (NodeLocalPermits){key, key_len, now_us};
+	look->order = (local_order){.held = look->held,
+								.held_is_text = true,
+								.of_permit = permits_number(key, key_len) > 0,
+								.find_permit = node_local_find_permit,
+								.names = &look->permits};
+	look->held[0] = '\0';
 	if (name != NULL)
 	{
 		const local_data *data = &name->data;
@@ -120,10 +124,10 @@ describe(const char *key, size_t key_len, const local_name *name, local_order *o
 		size_t len;
 
 		snprintf(text, sizeof(text), "%s%s", data->kept ? LUA_KEPT : "", name->holder);
-		len = script_value(held, (const uint8 *) &data->secret, lease_table->host_id, data->shared,
-						   data->may_idle, text);
-		script_set_attempt(held, data->attempt);
-		held[len] = '\0';
+		len = script_value(look->held, (const uint8 *) &data->secret, lease_table->host_id,
+						   data->shared, data->may_idle, text);
+		script_set_attempt(look->held, data->attempt);
+		look->held[len] = '\0';
 	}
 }
 
@@ -190,7 +194,7 @@ matches(const InspectQuestion *question, const local_name *name)
 	return true;
 }
 
-/* A step of inspect_many.lua. */
+/* A step of inspect_many.lua, which looks for no permits: their keys are in the list. */
 static void
 read_many(const InspectText *keys, InspectText *records)
 {
@@ -201,7 +205,7 @@ read_many(const InspectText *keys, InspectText *records)
 		Inspected key;
 		int len;
 
-		look(keys->text + at, strlen(keys->text + at), &key);
+		look(keys->text + at, strlen(keys->text + at), false, &key);
 		len = inspect_many_write(record, &key);
 		if (records->len + len > (int) sizeof(records->text))
 			break;

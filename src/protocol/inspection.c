@@ -18,9 +18,7 @@ static void find_group(Inspection *inspection, core_lists lists, const Inspected
 static int choose_witness(const Inspected *node, core_mask nodes);
 static bool tell_the_same(const Inspected *one, const Inspected *other);
 static void add_up(Inspection *inspection, core_lists lists, const Inspected *node);
-static int64_t common_ttl(core_lists lists, const Inspected *node, core_mask nodes);
-static int64_t common_counter(core_lists lists, const Inspected *node, core_mask nodes);
-static bool outlives(int64_t ttl_ms, int64_t other_ms);
+static int64_t reached(core_lists lists, core_mask nodes, const int64_t number[CORE_NODES_MAX]);
 static void add_host(Inspection *inspection, core_lists lists, const Inspected *node,
 					 uint64_t host);
 static bool knows_host(const Inspected *at, uint64_t host);
@@ -189,12 +187,25 @@ judge_group(Inspection *inspection, core_lists lists, const Inspected *node, cor
 	}
 }
 
-/* Sets the facts of a majority beside the value: time to live, permits, readers. */
+/* Sets the facts of a majority beside the value: time to live, counter, permits, readers. */
 static void
 add_up(Inspection *inspection, core_lists lists, const Inspected *node)
 {
-	inspection->ttl_ms = common_ttl(lists, node, inspection->nodes);
-	inspection->counter = common_counter(lists, node, inspection->nodes);
+	int64_t ttl_ms[CORE_NODES_MAX];
+	int64_t counter[CORE_NODES_MAX];
+	int64_t readers[CORE_NODES_MAX];
+
+	for (int i = 0; i < CORE_NODES_MAX; i++)
+	{
+		ttl_ms[i] = node[i].ttl_ms >= 0 ? node[i].ttl_ms : INT64_MAX;
+		counter[i] = node[i].counter;
+		readers[i] = node[i].readers;
+	}
+	inspection->ttl_ms = reached(lists, inspection->nodes, ttl_ms);
+	if (inspection->ttl_ms == INT64_MAX)
+		inspection->ttl_ms = -1; /* the keys never expire */
+	inspection->counter = reached(lists, inspection->nodes, counter);
+	inspection->readers = (int) reached(lists, inspection->nodes, readers);
 	for (int n = 0; n < PERMITS_MAX; n++)
 	{
 		core_mask taken = 0;
@@ -206,68 +217,29 @@ add_up(Inspection *inspection, core_lists lists, const Inspected *node)
 			inspection->permits_taken++;
 	}
 	for (int i = 0; i < CORE_NODES_MAX; i++)
-	{
-		core_mask as_many = 0;
-
-		if (!(inspection->nodes & CORE_BIT(i)))
-			continue;
-		for (int j = 0; j < CORE_NODES_MAX; j++)
-			if ((inspection->nodes & CORE_BIT(j)) && node[j].readers >= node[i].readers)
-				as_many |= CORE_BIT(j);
-		if (node[i].readers > inspection->readers && core_has_quorum(lists, as_many))
-			inspection->readers = node[i].readers;
-		for (int k = 0; k < node[i].hosts; k++)
+		for (int k = 0; (inspection->nodes & CORE_BIT(i)) && k < node[i].hosts; k++)
 			add_host(inspection, lists, node, node[i].host[k]);
-	}
 }
 
-/* The longest time for which a majority of all nodes still has the key. */
+/* The largest number that a majority of all nodes, all of these nodes, reaches; 0: none. */
 static int64_t
-common_ttl(core_lists lists, const Inspected *node, core_mask nodes)
+reached(core_lists lists, core_mask nodes, const int64_t number[CORE_NODES_MAX])
 {
-	int64_t ttl_ms = 0;
+	int64_t most = 0;
 
 	for (int i = 0; i < CORE_NODES_MAX; i++)
 	{
-		core_mask as_long = 0;
+		core_mask at_least = 0;
 
-		if (!(nodes & CORE_BIT(i)))
+		if (!(nodes & CORE_BIT(i)) || number[i] <= most)
 			continue;
 		for (int j = 0; j < CORE_NODES_MAX; j++)
-			if ((nodes & CORE_BIT(j)) && !outlives(node[i].ttl_ms, node[j].ttl_ms))
-				as_long |= CORE_BIT(j);
-		if (core_has_quorum(lists, as_long) && outlives(node[i].ttl_ms, ttl_ms))
-			ttl_ms = node[i].ttl_ms;
+			if ((nodes & CORE_BIT(j)) && number[j] >= number[i])
+				at_least |= CORE_BIT(j);
+		if (core_has_quorum(lists, at_least))
+			most = number[i];
 	}
-	return ttl_ms;
-}
-
-/* The largest counter that a majority of all nodes has reached. */
-static int64_t
-common_counter(core_lists lists, const Inspected *node, core_mask nodes)
-{
-	int64_t counter = 0;
-
-	for (int i = 0; i < CORE_NODES_MAX; i++)
-	{
-		core_mask as_large = 0;
-
-		if (!(nodes & CORE_BIT(i)))
-			continue;
-		for (int j = 0; j < CORE_NODES_MAX; j++)
-			if ((nodes & CORE_BIT(j)) && node[j].counter >= node[i].counter)
-				as_large |= CORE_BIT(j);
-		if (core_has_quorum(lists, as_large) && node[i].counter > counter)
-			counter = node[i].counter;
-	}
-	return counter;
-}
-
-/* -1 is the longest. */
-static bool
-outlives(int64_t ttl_ms, int64_t other_ms)
-{
-	return other_ms >= 0 && (ttl_ms < 0 || ttl_ms > other_ms);
+	return most;
 }
 
 /* Adds a host that a majority knows as a reader, once. */

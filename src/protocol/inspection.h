@@ -58,7 +58,7 @@ typedef struct Inspection
 	InspectionState state;
 	core_mask answered;
 	core_mask nodes; /* nodes with the same lock: the most that agree */
-	int witness;     /* one of `nodes`, with the value that the most have; -1: no node has a key */
+	int witness;     /* one of `nodes`, with the commonest value; -1: no node has a key */
 	int64_t ttl_ms;  /* until a majority no longer has the key, without renewals; -1: never;
 					  * 0: no majority has it */
 	int64_t counter; /* that a majority has reached; 0: none, or not read */

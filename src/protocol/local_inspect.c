@@ -18,10 +18,11 @@ static bool is_expected(const local_order *order, bool ours, const char *held);
 void
 local_look(local_data *data, int64_t now_us, const local_order *order, Inspected *at)
 {
+	int permits;
+
 	local_expire(data, now_us);
-	if (!read_key(data, now_us, order, at))
-		return;
-	for (int n = 1; n <= permits_of(order, at->value); n++)
+	permits = read_key(data, now_us, order, at) ? permits_of(order, at->value) : 0;
+	for (int n = 1; n <= permits; n++)
 		if (order->find_permit(order->names, n) != NULL)
 			at->permit[(n - 1) / 8] |= (uint8_t) (1 << (n - 1) % 8);
 }
@@ -31,11 +32,13 @@ local_force(local_data *data, int64_t now_us, const local_order *order, Inspecte
 {
 	bool there;
 	bool ours;
+	int permits;
 
 	local_expire(data, now_us);
 	there = local_has_key(data);
 	ours = read_key(data, now_us, order, at);
-	for (int n = 1; ours && n <= permits_of(order, at->value); n++)
+	permits = ours ? permits_of(order, at->value) : 0;
+	for (int n = 1; n <= permits; n++)
 		if (order->find_permit(order->names, n) != NULL)
 			return false;
 	if (there && !is_expected(order, ours, at->value))

@@ -1,6 +1,6 @@
 /*
  * extension.h
- *		The extension in this database: its schema, and the names of its objects.
+ *		The schema of the extension in this database, and names of objects for hints.
  */
 #ifndef REDLOCK_EXTENSION_H
 #define REDLOCK_EXTENSION_H

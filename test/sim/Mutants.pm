@@ -1,6 +1,7 @@
 # Mutants.pm: run mutants of a source in child processes, and write TAP
 #
-# A program makes its mutants, tries one of them, and judges the result.  This module has the rest.
+# Each program makes its mutants, tries a mutant, and judges the result.  This module runs the tries
+# at the same time, and writes the TAP.
 package Mutants;
 
 use strict;

@@ -12,6 +12,7 @@
 #include "protocol/lua.h"
 
 static const local_data *find_permit(const void *names, int permit);
+static const local_data *known_permit(const node_data *permit_data, int permits_known, int permit);
 static const local_data *find_permit_of(const void *order, int permit);
 
 void
@@ -61,9 +62,15 @@ find_permit(const void *names, int permit)
 {
 	const command *command = names;
 
-	if (permit > command->permits_known || !local_has_key(&command->permit_data[permit]))
+	return known_permit(command->permit_data, command->permits_known, permit);
+}
+
+static const local_data *
+known_permit(const node_data *permit_data, int permits_known, int permit)
+{
+	if (permit > permits_known || !local_has_key(&permit_data[permit]))
 		return NULL;
-	return &command->permit_data[permit];
+	return &permit_data[permit];
 }
 
 void
@@ -101,7 +108,5 @@ find_permit_of(const void *names, int permit)
 {
 	const node_order *order = names;
 
-	if (permit > order->permits_known || !local_has_key(&order->permit_data[permit]))
-		return NULL;
-	return &order->permit_data[permit];
+	return known_permit(order->permit_data, order->permits_known, permit);
 }

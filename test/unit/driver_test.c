@@ -4,7 +4,7 @@
  *
  * Protects from: a loss reported for a lease that ended by its limit; a queue of permits that
  * misses a permit; a forced release that renews an idle lease; releases that never begin.
- * test/sim has faults in any order.  It has none of these stories.
+ * The simulator injects faults at random, and tells none of these stories.
  */
 #include "driver/driver.h"
 
