@@ -60,7 +60,8 @@ take_answer(void)
 	switch (lock_continue(keeper.conn, &done, &validity_us))
 	{
 		case ANSWER_VALID:
-			if (validity_us > 0)
+			/* once the end has begun, KILL comes kill_after_us behind TERM */
+			if (validity_us > 0 && watch_reason(keeper.watch) == END_NONE)
 				watch_extend(keeper.watch, watch_kill_at(keeper.asked_us, validity_us));
 			break;
 		case ANSWER_LOST:

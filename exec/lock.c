@@ -131,21 +131,33 @@ lock_acquire(PGconn *conn, const Options *options, Grant *grant)
 							options->hold_at_least,
 							options->shared ? "shared" : "exclusive",
 							options->permits};
+	const char *times[] = {options->kill_after, options->ttl};
 	PGresult *result;
 	int64_t asked_us;
 
 	/* Limits of a role are for its queries, and a lost lease must not end the session as well. */
 	result = execute(conn, options,
 					 "SELECT (extract(epoch FROM $1::interval) * 1000000)::bigint,"
+					 " (extract(epoch FROM coalesce($2::interval,"
+					 " current_setting('redlock.ttl', true)::interval)) * 1000000)::bigint,"
 					 " set_config('redlock.on_loss', 'error', false),"
 					 " (SELECT count(set_config(name, '0', false)) FROM pg_settings"
 					 " WHERE name IN ('statement_timeout', 'lock_timeout', 'transaction_timeout',"
 					 " 'idle_session_timeout'))",
-					 1, &options->kill_after);
-	grant->kill_after_us = options->kill_after != NULL ? integer_of(result, 0) : -1;
+					 2, times);
+	grant->ttl_us = integer_of(result, 1);
+	grant->kill_after_us = grant->ttl_us / 5;
+	if (options->kill_after != NULL)
+	{
+		grant->kill_after_us = integer_of(result, 0);
+		if (grant->kill_after_us < 0)
+			fail(EXIT_USAGE, "--kill-after must not be negative");
+		/* a ttl that is wrong or missing is the server's error */
+		if (grant->ttl_us > 0 && grant->kill_after_us > grant->ttl_us / 3)
+			fail(EXIT_USAGE, "--kill-after must be at most a third of the ttl, which is %lld ms",
+				 (long long) grant->ttl_us / 1000);
+	}
 	PQclear(result);
-	if (options->kill_after != NULL && grant->kill_after_us < 0)
-		fail(EXIT_USAGE, "--kill-after must not be negative");
 
 	/* a procedure waits without a snapshot */
 	PQclear(execute(conn, options,
@@ -156,22 +168,13 @@ lock_acquire(PGconn *conn, const Options *options, Grant *grant)
 	asked_us = clock_us();
 	result = execute(
 		conn, options,
-		"SELECT redlock_token($1), (extract(epoch FROM redlock_check($1)) * 1000000)::bigint,"
-		" (SELECT (extract(epoch FROM ttl) * 1000000)::bigint FROM redlock_locks"
-		" WHERE pid = pg_backend_pid() AND state = 'held')",
-		1, values);
+		"SELECT redlock_token($1), (extract(epoch FROM redlock_check($1)) * 1000000)::bigint", 1,
+		values);
 	snprintf(grant->token, sizeof(grant->token), "%s", PQgetvalue(result, 0, 0));
 	grant->kill_at_us = watch_kill_at(asked_us, integer_of(result, 1));
-	grant->ttl_us = integer_of(result, 2);
 	PQclear(result);
-	if (grant->token[0] == '\0' || grant->ttl_us <= 0)
-		fail(EXIT_FAILED, "the server does not tell the token and the ttl of the lock");
-
-	if (grant->kill_after_us < 0)
-		grant->kill_after_us = grant->ttl_us / 5;
-	else if (grant->kill_after_us > grant->ttl_us / 3)
-		fail(EXIT_USAGE, "--kill-after must be at most a third of the ttl, which is %lld ms",
-			 (long long) grant->ttl_us / 1000);
+	if (grant->token[0] == '\0')
+		fail(EXIT_FAILED, "the server does not tell the token of the lock");
 
 	(void) PQsetNoticeReceiver(conn, receive_notice, NULL);
 	(void) PQsetnonblocking(conn, 1);

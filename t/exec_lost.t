@@ -138,6 +138,21 @@ kill 'KILL', $runs{a}->pid;
 in_turn('dead front, and a group', %runs);
 like(beat_log('a_group'), qr/^TERM$/m, 'the child had TERM');
 
+# The end has begun: a late answer of the server, with a long validity, does not put off KILL.
+%runs = (name => 'slow', a => exec_start($host_a, [ '--ttl=60s', '--kill-after=1s', 'slow' ],
+		[ 'sh', '-c', '"$@" & wait; wait', 'sh', @{ beats('a_slow', 'TERM') } ]));
+wait_until(sub { beat_log('a_slow') =~ /^start/m }, 'a child of the command runs');
+($runs{command}) = beat_log('a_slow') =~ /^start (\d+)/m;
+wait_until(sub { $runs{keeper} = $runs{a}->keeper }, 'its keeper is there');
+my $backend = $host_a->safe_psql('postgres', "SELECT pid FROM redlock_locks WHERE resource = 'slow'");
+my $stopped = time;
+kill 'STOP', $backend;
+wait_until(sub { time > $stopped + 3 }, 'a check is under way, as one begins each second');
+kill 'KILL', $runs{a}->pid;
+wait_until(sub { beat_log('a_slow') =~ /^TERM$/m }, 'the child gets TERM');
+kill 'CONT', $backend;
+wait_until(sub { is_dead($runs{command}) && is_dead($runs{keeper}) }, 'a late answer: the child ends soon after TERM', 20);
+
 # ---- the command heeds TERM, or is stopped ----
 
 %runs = start_runs(catch => 'USR1');

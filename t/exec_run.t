@@ -61,7 +61,7 @@ foreach my $wrong (
 	[ [ '--wait=soon', 'job' ], ['true'], qr/invalid input syntax for type interval: "soon"/ ],
 	[ [ '--permits=0', 'job' ], ['true'], qr/permits/ ],
 	[ [ '--kill-after=-1s', 'job' ], ['true'], qr/must not be negative/ ],
-	[ [ '--kill-after=4s', 'job' ], ['true'], qr/at most a third of the ttl, which is 10000 ms/ ],
+	[ [ '--hold-at-least=1min', '--kill-after=4s', 'job' ], ['true'], qr/at most a third of the ttl, which is 10000 ms/ ],
 	[ [ '--shared', '--hold-at-least=1s', 'job' ], ['true'], qr/can't be combined/ ],
 	[ [ 'a' x 256 ], ['true'], qr/too long/ ])
 {
