@@ -1,7 +1,8 @@
 # A lost lease, or an overtaken fence, stops every effect of a commit.
 #
-# Protects from: NOTIFY, writes to foreign tables, and functions of other extensions taking effect
-# after the session lost its lock, or after a newer holder passed the fence; a remote transaction
+# Protects from: NOTIFY, writes to foreign tables, programs, and functions and triggers of other
+# extensions taking effect after the session lost its lock, or after a newer holder passed the fence;
+# a database or a replication slot that is gone although the commit failed; a remote transaction
 # committing before the guard looks; a session unable to read, or to release its lost lock; a
 # release of a run's own lock inside of the run.
 
@@ -17,7 +18,7 @@ my @nodes  = redis_nodes(3);
 my $host   = redlock_cluster('a', nodes => \@nodes, conf => "redlock.ttl = '60s'\nredlock.on_loss = 'error'");
 my $remote = PostgreSQL::Test::Cluster->new('remote');
 
-$remote->init;
+$remote->init(allows_streaming => 'logical');
 $remote->append_conf('postgresql.conf', 'dynamic_shared_memory_type = mmap');
 $remote->start;
 $remote->safe_psql('postgres', 'CREATE TABLE work (what text)');
@@ -25,16 +26,21 @@ $remote->safe_psql('postgres', 'CREATE TABLE work (what text)');
 my $there = sprintf "host '%s', port '%s', dbname 'postgres'", $remote->host, $remote->port;
 my $dsn = sprintf "host=%s port=%s dbname=postgres", $remote->host, $remote->port;
 my $rows = PostgreSQL::Test::Utils::tempdir() . '/rows';
+my $place = PostgreSQL::Test::Utils::tempdir();
 append_to_file($rows, "a row\n");
 $host->safe_psql('postgres', <<"SQL");
 CREATE EXTENSION postgres_fdw;
 CREATE EXTENSION dblink;
+CREATE EXTENSION tcn;
+CREATE TABLE watched (id int PRIMARY KEY);
+CREATE TRIGGER watched AFTER INSERT ON watched FOR EACH ROW EXECUTE FUNCTION triggered_change_notification();
 CREATE SERVER remote FOREIGN DATA WRAPPER postgres_fdw OPTIONS ($there);
 CREATE USER MAPPING FOR CURRENT_USER SERVER remote;
 CREATE FOREIGN TABLE far (what text) SERVER remote OPTIONS (table_name 'work');
 CREATE TABLE parts (what text) PARTITION BY LIST (what);
 CREATE FOREIGN TABLE part PARTITION OF parts DEFAULT SERVER remote OPTIONS (table_name 'work');
 CREATE TABLE near (what text);
+CREATE SEQUENCE numbers;
 SQL
 
 my $hears = session($host);
@@ -54,6 +60,10 @@ my %effects = (
 	'dblink_exec in an expression of PL/pgSQL' =>
 	  "DO \$\$ DECLARE x text; BEGIN x := dblink_exec('$dsn', 'INSERT INTO work VALUES (''dblink'')'); END \$\$",
 	'COPY TO a file' => "COPY (SELECT 1) TO '$rows.out'",
+	'COPY FROM a program' => "COPY near FROM PROGRAM 'tee $rows.out <$rows'",
+	'a trigger of another extension' => 'INSERT INTO watched VALUES (1)',
+	'setval' => "SELECT setval('numbers', 7)",
+	'setval with a flag' => "SELECT setval('numbers', 7, false)",
 	'a message outside of transactions' => "SELECT pg_logical_emit_message(false, 'x', 'y')",
 	'a table' => "INSERT INTO near VALUES ('row')",
 );
@@ -119,13 +129,45 @@ foreach my $what ('NOTIFY', 'pg_notify', 'pg_notify in an expression of PL/pgSQL
 	$session->run($effects{$what});
 	is($session->run('COMMIT')->{state}, '40001', '... and the commit fails');
 }
-foreach my $what ('a foreign table', 'COPY FROM', 'dblink_exec', 'COPY TO a file')
+foreach my $what (
+	'a foreign table', 'COPY FROM', 'dblink_exec', 'COPY TO a file', 'COPY FROM a program',
+	'a trigger of another extension', 'setval', 'setval with a flag')
 {
 	$session->query('BEGIN');
 	is($session->run($effects{$what})->{state}, '40001', "$what: an error at the statement");
 	is($session->run('ROLLBACK')->{state}, '', '... and the transaction rolls back');
 }
+is($host->safe_psql('postgres', 'SELECT last_value FROM numbers'), '1', 'the sequence is as before');
 is($session->run("SELECT redlock_release('where')")->{out}, 'f', 'the session can release the lock after each');
+
+# Statements that PostgreSQL forbids in a transaction block: a rollback would not undo the files, or
+# the remote slot.
+sub outside
+{
+	return join ' ', scalar(() = glob $host->data_dir . '/base/*'), scalar(() = glob "$place/*/*"),
+	  $host->safe_psql('postgres', "SELECT string_agg(format('%s %s', datname, datconnlimit), ' ' ORDER BY datname) FROM pg_database"),
+	  $host->safe_psql('postgres', 'SELECT count(*) FROM pg_subscription'),
+	  $remote->safe_psql('postgres', 'SELECT count(*) FROM pg_replication_slots');
+}
+
+mkdir "$place/$_" foreach 'old', 'new';
+$remote->safe_psql('postgres', 'CREATE PUBLICATION work FOR TABLE work');
+$host->safe_psql('postgres', $_) foreach
+  'CREATE DATABASE old', "CREATE TABLESPACE old LOCATION '$place/old'", 'CREATE TABLE work (what text)',
+  "CREATE SUBSCRIPTION old CONNECTION '$dsn' PUBLICATION work WITH (enabled = false)";
+lose($session, 'outside');
+my $outside = outside();
+foreach my $statement (
+	'CREATE DATABASE new', 'ALTER DATABASE old SET TABLESPACE old', 'DROP DATABASE old',
+	"CREATE TABLESPACE new LOCATION '$place/new'", 'DROP TABLESPACE old',
+	"CREATE SUBSCRIPTION new CONNECTION '$dsn' PUBLICATION work WITH (enabled = false)", 'DROP SUBSCRIPTION old')
+{
+	my $result = $session->run($statement);
+	is("$result->{state} $result->{message}", '40001 the lease on redlock "outside" was lost', $statement);
+	is(outside(), $outside, '... leaves everything as it was');
+}
+is($session->run("SELECT redlock_release('outside')")->{out}, 'f', 'the session releases the lock');
+is($session->run($_)->{state}, '', "afterwards: $_") foreach 'DROP SUBSCRIPTION old', 'DROP DATABASE old', 'DROP TABLESPACE old';
 
 # The wrapper's callback was registered after ours; the lease is lost after the write.
 foreach my $more ('', "INSERT INTO near VALUES ('row');")
@@ -174,6 +216,13 @@ foreach my $release ("redlock_release('gone')", 'redlock_release_all()', "redloc
 		$s->query($work);
 		wait_until(sub { $host->safe_psql('postgres', "SELECT state FROM redlock_locks WHERE resource = 'gone'") eq 'lost' }, 'a lease is lost');
 		$s->run("SELECT $release");
+		if ($work =~ /INSERT/)
+		{
+			$s->query('SAVEPOINT before');
+			is($s->run($effects{'COPY TO a file'})->{state}, '40001', "$work; $release; an effect at once");
+			is(traces(), ' 0 no file', '... leaves no trace');
+			$s->query('ROLLBACK TO before');
+		}
 		is($s->run('COMMIT')->{state}, $work =~ /INSERT/ ? '40001' : '', "$work; $release; COMMIT");
 		is($host->safe_psql('postgres', 'SELECT count(*) FROM near'), '0', '... leaves nothing');
 		is($s->run("INSERT INTO near VALUES ('later'); DELETE FROM near")->{state}, '', 'the next transaction commits');

@@ -9,7 +9,8 @@
  *	 foreign tables				the remote server has the transaction
  *	 functions in languages		may do anything
  *	 except SQL and PL/pgSQL
- *	 messages outside of transactions, files on the server, ALTER SYSTEM
+ *	 messages outside of transactions, files and programs on the server, ALTER SYSTEM,
+ *	 databases, tablespaces, subscriptions, setval
  *
  * Three hooks note such effects.  The first acquire of a session sets the hooks, so a backend that
  * takes no lock pays nothing.  The hooks push nothing, so no error path leaves anything behind.
@@ -17,7 +18,8 @@
  * The object access hook sees functions: the executor calls the hook when it prepares an
  * expression; CALL, the fast path and simple expressions of PL/pgSQL do the same.  A function in
  * SQL or PL/pgSQL has the effects of its statements, which pass the same hooks.  A STABLE or
- * IMMUTABLE function promises to have no effects.
+ * IMMUTABLE function promises to have no effects.  The hook does not see the functions of triggers,
+ * so the executor's hook looks at the triggers of the written tables.
  *
  * postgres_fdw commits the remote transaction in its own PRE_COMMIT callback.  PostgreSQL first
  * calls the callback registered last.  So our callback is registered again after this session's
@@ -72,6 +74,7 @@ static object_access_hook_type next_object_access = NULL;
 static void start_statement(QueryDesc *query, int eflags);
 static void end_statement(QueryDesc *query);
 static bool names_foreign_table(const PlannedStmt *plan);
+static void note_triggers(List *results);
 static void note_results(List *results);
 static void access_object(ObjectAccessType access, Oid class, Oid object, int sub, void *arg);
 static bool has_effect(Oid function);
@@ -123,11 +126,14 @@ static void
 start_statement(QueryDesc *query, int eflags)
 {
 	const PlannedStmt *plan = query->plannedstmt;
+	bool writes = (plan->commandType != CMD_SELECT || plan->hasModifyingCTE) &&
+				  (eflags & EXEC_FLAG_EXPLAIN_ONLY) == 0;
 
-	if ((plan->commandType != CMD_SELECT || plan->hasModifyingCTE) &&
-		(eflags & EXEC_FLAG_EXPLAIN_ONLY) == 0 && names_foreign_table(plan))
+	if (writes && names_foreign_table(plan))
 		note_at_once();
 	next_ExecutorStart(query, eflags);
+	if (writes)
+		note_triggers(query->estate->es_opened_result_relations);
 }
 
 static bool
@@ -139,6 +145,25 @@ names_foreign_table(const PlannedStmt *plan)
 		if (lfirst_node(RangeTblEntry, cell)->relkind == RELKIND_FOREIGN_TABLE)
 			return true;
 	return false;
+}
+
+/*
+ * Counts each trigger of a written table, even if the statement does not fire the trigger.  Misses
+ * the triggers of partitions that the executor opens for single rows.
+ */
+static void
+note_triggers(List *results)
+{
+	ListCell *cell;
+
+	foreach (cell, results)
+	{
+		const TriggerDesc *triggers = ((ResultRelInfo *) lfirst(cell))->ri_TrigDesc;
+
+		for (int i = 0; triggers != NULL && i < triggers->numtriggers; i++)
+			if (has_effect(triggers->triggers[i].tgfoid))
+				note_at_once();
+	}
 }
 
 /* Notes the written partitions: the executor routes rows, so partitions are known only now. */
@@ -234,6 +259,8 @@ builtin_has_effect(Oid function)
 	switch (function)
 	{
 		case F_LO_EXPORT:
+		case F_SETVAL_REGCLASS_INT8:
+		case F_SETVAL_REGCLASS_INT8_BOOL:
 		case REDLOCK_F_EMIT_MESSAGE_TEXT:
 		case REDLOCK_F_EMIT_MESSAGE_BYTEA:
 			return true;
@@ -282,17 +309,26 @@ effects_begin_utility(Node *statement)
 			noted = true; /* a rollback undoes NOTIFY, so the guard looks at the commit */
 			break;
 		case T_AlterSystemStmt:
-			note_at_once();
+		case T_CreatedbStmt:
+		case T_AlterDatabaseStmt:
+		case T_DropdbStmt:
+		case T_CreateTableSpaceStmt:
+		case T_DropTableSpaceStmt:
+		case T_CreateSubscriptionStmt:
+		case T_AlterSubscriptionStmt:
+		case T_DropSubscriptionStmt:
+			note_at_once(); /* PostgreSQL writes files or calls another server before the commit */
 			break;
 		case T_DoStmt:
 			if (is_other_language((DoStmt *) statement))
 				note_at_once();
 			break;
 		case T_CopyStmt:
+			if (((CopyStmt *) statement)->is_program ||
+				(!((CopyStmt *) statement)->is_from && ((CopyStmt *) statement)->filename != NULL))
+				note_at_once();
 			if (((CopyStmt *) statement)->is_from)
 				foreign = foreign_tables(((CopyStmt *) statement)->relation, NIL);
-			else if (((CopyStmt *) statement)->filename != NULL)
-				note_at_once();
 			break;
 		case T_TruncateStmt:
 			foreach (cell, ((TruncateStmt *) statement)->relations)

@@ -211,6 +211,8 @@ refuse_lost(void)
 {
 	dlist_iter iter;
 
+	if (released_lost != NULL)
+		loss_fail(released_lost, released_reason, "");
 	dlist_foreach(iter, &holdings)
 	{
 		Holding *holding = dlist_container(Holding, link, iter.cur);
