@@ -96,6 +96,8 @@ BEGIN;
 SELECT redlock_attach('tried', :tried);
 SELECT redlock_token('tried') = :tried AS attached;
 COMMIT;
+-- longer than hold_at_least
+SELECT pg_sleep(0.01);
 SELECT redlock_release('tried', :tried);
 -- the errors of redlock_try
 SELECT redlock_try_detached(NULL, '1 min');

@@ -45,7 +45,7 @@ our @EXPORT = qw(
   redis_node redis_nodes node_urls key_count key_owner
   redlock_cluster redlock_conf restart_with wait_nodes_ready wait_quarantined last_beat wait_beats
   host_id listener each_in_turn
-  session psql_result repeat end_repeats disturb_work broker_pid replace_broker
+  session psql_result repeat end_repeats disturb_work broker_pid broker_sleeps replace_broker
   wait_until sql_examples preload write_mapped tls_is_missing
 );
 
@@ -614,6 +614,21 @@ sub broker_pid
 		  if $stat =~ /\) [^Z] $postmaster / && $title =~ /redlock broker/;
 	}
 	return '';
+}
+
+=pod
+
+=item broker_sleeps(cluster)
+
+How often the broker has gone to sleep since its start.
+
+=cut
+
+sub broker_sleeps
+{
+	my ($cluster) = @_;
+	my $text = slurp_file('/proc/' . broker_pid($cluster) . '/status');
+	return $text =~ /^voluntary_ctxt_switches:\s+(\d+)$/m ? $1 : die "no broker\n";
 }
 
 # ----------------------------------------------------------------------------

@@ -83,7 +83,7 @@ foreach my $end (qw(quit vanish terminate))
 		"the session has gone: $end");
 	is(view("state, scope, pid, database, token = $token, valid_for > '30 s', role = current_user, until > since + '9 min'", $end),
 		'held|detached||postgres|t|t|t|t', 'its detached lease has not');
-	is(key_count("redlock:$end", @nodes), 3, 'at the nodes neither');
+	wait_until(sub { key_count("redlock:$end", @nodes) == 3 }, 'at the nodes neither');
 	is($s->query("SELECT redlock_check('$end', $token) > '30 s'"), 't', 'another session looks at it');
 	is($s->query("SELECT redlock_release('$end', $token)"), 't', 'and gives it back');
 	is_over($end, 'another session has released it');
@@ -179,7 +179,7 @@ is($s->run("SELECT redlock_extend('extended', $token, '1 s')")->{state}, '55000'
 $token = acquire($s, 'at least', ", hold_at_least => '5 min'");
 is($s->query("SELECT redlock_release('at least', $token)"), 't', 'one with hold_at_least is released');
 wait_until(sub { stat_of('releasing') eq '0' }, 'and has no entry any more');
-is(key_count('redlock:at least', @nodes), 3, 'but is kept at the nodes');
+wait_until(sub { key_count('redlock:at least', @nodes) == 3 }, 'but is kept at the nodes');
 is($t->query("SELECT redlock_try('at least')"), 'f', 'for nobody');
 
 # ---- who waits ----

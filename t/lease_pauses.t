@@ -428,7 +428,7 @@ $more = try_until(sub { quarantined($host_b) == 0 });
 ok(!$told->{t} && !$more->{t}, "a majority is flushed: B never gets it");
 ok($more->{'08006'}, 'B is told that there is no quorum');
 like($more->{detail}, qr/data was lost/, 'and why');
-is(key_count('redlock:job', @nodes), 5, 'the holder created its key again');
+wait_until(sub { key_count('redlock:job', @nodes) == 5 }, 'the holder created its key again');
 is($session_a->query("SELECT redlock_token('job')"), $token, 'its token is the same');
 is($session_a->run('COMMIT')->{state}, '', 'it commits');
 ok($session_b->run("SELECT redlock_acquire('job', wait => '50 s')")->{out} > $token,

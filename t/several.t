@@ -30,6 +30,17 @@ sub locks
 		"SELECT coalesce(string_agg(resource || ' ' || state, ', ' ORDER BY resource COLLATE \"C\"), '') FROM redlock_locks WHERE state <> 'releasing'");
 }
 
+# Waits until the host of a session has read the messages that have arrived: its broker reads all
+# connections before the answer to a lock.
+sub hears_what_came
+{
+	my ($session) = @_;
+
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	return is($session->query("SELECT redlock_try('elsewhere', scope => 'session') AND redlock_release('elsewhere')"),
+		't', 'the holder has heard so');
+}
+
 sub nothing_is_left
 {
 	my ($after) = @_;
@@ -97,6 +108,7 @@ nothing_is_left('after a lost gate');
 	$heard->forget;
 	$session_a->query("SELECT redlock_release('m')");
 	wait_until(sub { defined $heard->waited('n', $b) }, 'now B does, too');
+	hears_what_came($session_a);
 	$heard->forget;
 	$session_a->query("SELECT redlock_release('n')");
 	wait_until(sub { $heard->named }, 'which is released');
@@ -117,6 +129,7 @@ nothing_is_left('after a lost gate');
 	wait_until(sub { defined $heard->waited('m', $c) }, 'C waits for another lock');
 	$other_b->query("SELECT redlock_release('n')");
 	wait_until(sub { defined $heard->waited('m', $b) }, 'which B asks for when it has passed the gate');
+	hears_what_came($session_a);
 	$heard->forget;
 	$session_a->query("SELECT redlock_release('m')");
 	wait_until(sub { $heard->named }, 'it is released');

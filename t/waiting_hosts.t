@@ -442,7 +442,7 @@ SQL
 			queued($host_a, 'given', 1);
 			kill 'STOP', $waiter->pid;
 			$holder->query("SELECT redlock_release('given')");
-			is(key_count('redlock:given', @nodes), 5, 'a lease is left for a waiter');
+			wait_until(sub { key_count('redlock:given', @nodes) == 5 }, 'a lease is left for a waiter');
 			kill $signal, $waiter->pid;
 			kill 'CONT', $waiter->pid;
 			my $result = $waiter->result;
