@@ -70,9 +70,12 @@ class Faults:
     def during(self, begin, end):
         return [f for f in self.faults if f["t0"] <= end and f["t1"] >= begin]
 
-    def nodes_hit(self, host, begin, end):
+    def nodes_hit(self, host, begin, end, but=None):
+        """Nodes with a fault of another kind than `but`."""
         hit = set()
         for fault in self.during(begin, end):
+            if fault["kind"] == but:
+                continue
             kind, *where = fault["target"].split("/")
             if kind == "node":
                 hit.add(where[0])
@@ -324,17 +327,20 @@ def busy_without_quorum(records, faults):
 
 
 def losses(records, faults):
-    """No lease is lost while a majority of the nodes, the host and its broker are well."""
+    """No lease is lost while a majority of the nodes, the host and its broker are well.  A full node renews its
+    leases."""
     for record in records:
         if not is_loss(record) or record.get("hold_at_most"):
             continue
         ttl_us = record.get("ttl", 2000) * 1000
         last_seen = record["held"][-1][0] if record["held"] else record["begin"]
         since = last_seen - ttl_us - RENEWAL_RECOVERY_US
-        if (len(faults.nodes_hit(record["host"], since, record["error"]["at"])) <= faults.spare()
-                and not faults.host_hit(record["host"], since, record["error"]["at"])):
+        until = record["error"]["at"]
+        if ((len(faults.nodes_hit(record["host"], since, until)) <= faults.spare()
+             or not faults.nodes_hit(record["host"], since, until, but="node_full"))
+                and not faults.host_hit(record["host"], since, until)):
             yield Violation("a lease was lost without a reason: " + record["error"]["message"], record["resource"],
-                            record["error"]["at"], (record,))
+                            until, (record,))
 
 
 # ---- all rules ----

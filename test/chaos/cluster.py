@@ -3,6 +3,8 @@ faults"""
 
 import contextlib
 import os
+import re
+import resource
 import shutil
 import signal
 import socket
@@ -14,12 +16,13 @@ import time
 
 import psycopg2
 
-from plan import HOSTS, NODES
+from plan import HOSTS, NODES, PERSISTENCE
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 WAIT_S = 60
 MAX_TTL_MS = 3000
 MAX_HOLD_AT_LEAST_S = 1.2
+TLS_NODES = [1, 4]  # of each program one
 
 
 class Broken(Exception):
@@ -89,10 +92,20 @@ class Clock:
         self.offset_s = offset_s
 
 
+def programs_of_nodes():
+    """Two of the nodes are Valkey, if it is there."""
+    return ["redis-server"] * 3 + ["valkey-server" if shutil.which("valkey-server") else "redis-server"] * 2
+
+
 class Node:
-    def __init__(self, tmp, nodes_tmp, number, port):
+    """certificate: of a node with TLS for the hosts; the test asks it without."""
+
+    def __init__(self, tmp, nodes_tmp, number, ports, program, certificate):
         self.number = number
-        self.port = port
+        self.program = program
+        self.certificate = certificate
+        self.port = ports.pop()
+        self.hosts_port = ports.pop() if certificate else self.port
         self.dir = f"{nodes_tmp}/redis.{number}"
         self.log = f"{tmp}/redis.{number}.log"
         self.clock = Clock(tmp, f"node{number}")
@@ -121,16 +134,26 @@ class Node:
         except OSError:
             return False
 
-    def start(self, durable):
-        self.durable = durable
+    def start(self, persistence):
         os.makedirs(self.dir, exist_ok=True)
-        persistence = ["--appendonly", "yes", "--appendfsync", "always"] if durable else ["--appendonly", "no"]
         with open(self.log, "a") as log:
             self.process = subprocess.Popen(
-                ["redis-server", "--port", str(self.port), "--bind", "127.0.0.1", "--dir", self.dir, "--save", "",
-                 "--daemonize", "no", *persistence],
-                cwd=self.dir, env=self.clock.environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+                [self.program, "--port", str(self.port), "--bind", "127.0.0.1", "--dir", self.dir, "--save", "",
+                 "--daemonize", "no", *PERSISTENCE[persistence], *self.tls()],
+                cwd=self.dir, env=self.clock.environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                restore_signals=False)  # SIGXFSZ stays ignored, as limit_files needs it
         wait_until(f"node {self.number}", self.answers)
+
+    def tls(self):
+        if not self.certificate:
+            return []
+        return ["--tls-port", str(self.hosts_port), "--tls-cert-file", self.certificate + ".crt",
+                "--tls-key-file", self.certificate + ".key", "--tls-ca-cert-file", self.certificate + ".crt",
+                "--tls-auth-clients", "no"]
+
+    def url(self, port):
+        """At the port of a link."""
+        return f"{'rediss' if self.certificate else 'redis'}://127.0.0.1:{port}"
 
     def kill(self):
         if self.process is not None:
@@ -140,6 +163,21 @@ class Node:
 
     def empty(self):
         shutil.rmtree(self.dir, ignore_errors=True)
+
+    def info(self, section, field):
+        return int(re.search(rf"^{field}:(\d+)", self.ask("INFO", section), re.MULTILINE).group(1))
+
+    def configure(self, name, value):
+        """maxmemory: in bytes; 0: no limit."""
+        if (reply := self.ask("CONFIG", "SET", name, value)) != "+OK":
+            raise Broken(f"node {self.number}: {reply}")
+
+    def largest_file(self):
+        return max(os.path.getsize(os.path.join(path, name)) for path, _, names in os.walk(self.dir) for name in names)
+
+    def limit_files(self, size):
+        """Writes beyond this size fail (EFBIG), as they do on a full disk."""
+        resource.prlimit(self.process.pid, resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
 
     def keys_of_locks(self):
         """{key: ms to live}, without counters and markers."""
@@ -151,17 +189,18 @@ class Node:
 
 
 class Server:
-    def __init__(self, tmp, name, port, node_ports=None):
+    def __init__(self, tmp, name, port, node_urls=None, authority=None):
         self.tmp = tmp
         self.name = name
         self.port = port
         self.dir = f"{tmp}/pg.{name}"
         self.log = f"{self.dir}.log"
-        self.node_ports = node_ports
+        self.node_urls = node_urls
         self.clock = Clock(tmp, f"host_{name}")
         self.process = None
         self.lock = threading.Lock()  # who starts or stops it
         self.stopped = set()
+        self.reloads = False  # SIGHUP ends a server that has just begun to start
         subprocess.run(["initdb", "-D", self.dir, "-A", "trust", "-N", "-E", "UTF8", "--no-locale"], check=True,
                        stdout=subprocess.DEVNULL)
         with open(self.dir + "/postgresql.conf", "a") as f:
@@ -178,23 +217,28 @@ class Server:
                 autovacuum = off
                 deadlock_timeout = 200ms
                 """)
-            if node_ports:
-                urls = ", ".join(f"redis://127.0.0.1:{port}" for port in node_ports)
+            if node_urls:
                 f.write(f"""
                     shared_preload_libraries = 'redlock_pg'
-                    redlock.nodes = '{urls}'
+                    redlock.nodes = '{", ".join(node_urls)}'
                     redlock.ttl = '2s'
                     redlock.max_ttl = '{MAX_TTL_MS} ms'
                     redlock.node_timeout = '200ms'
                     """)
+            if authority:
+                f.write(f"redlock.tls_ca_file = '{authority}'\n")
 
     def set_nodes(self, now, then):
         """Sets the lists, by numbers of nodes; the file keeps the former lists in earlier lines."""
-        urls = [", ".join(f"redis://127.0.0.1:{self.node_ports[n]}" for n in nodes) for nodes in (now, then)]
+        urls = [", ".join(self.node_urls[n] for n in nodes) for nodes in (now, then)]
         with open(self.dir + "/postgresql.conf", "a") as f:
             f.write(f"redlock.nodes = '{urls[0]}'\nredlock.nodes_next = '{urls[1]}'\n")
+        if self.reloads:
+            self.reload()
+
+    def reload(self):
         with contextlib.suppress(ProcessLookupError):
-            self.process.send_signal(signal.SIGHUP)  # one that starts reads it anyway
+            self.process.send_signal(signal.SIGHUP)
 
     def connect(self):
         return psycopg2.connect(host=self.tmp + "/tmp", port=self.port, dbname="postgres", connect_timeout=10,
@@ -217,12 +261,15 @@ class Server:
             return False
 
     def start(self):
+        self.reloads = False
         with open(self.log, "a") as log:
             self.process = subprocess.Popen(["postgres", "-D", self.dir], env=self.clock.environment, cwd=self.dir,
                                             stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         wait_until(f"server {self.name}", lambda: self.answers() or self.process.poll() is not None)
         if self.process.poll() is not None:
             raise Broken(f"server {self.name} does not start: " + " / ".join(self.log_text().splitlines()[-3:]))
+        self.reloads = True
+        self.reload()  # other lists since it read its configuration
 
     def stop(self, number):
         """Signals the postmaster: SIGINT is a fast shutdown, SIGQUIT an immediate shutdown."""
@@ -321,12 +368,15 @@ class Links:
 
 
 class Cluster:
-    def __init__(self, tmp, nodes_tmp):
+    def __init__(self, tmp, nodes_tmp, certificate):
         self.tmp = tmp
-        ports = free_ports(len(NODES) + len(HOSTS) + 1)
-        self.nodes = [Node(tmp, nodes_tmp, n, ports.pop()) for n in NODES]
-        self.links = Links([node.port for node in self.nodes])
-        self.hosts = {name: Server(tmp, name, ports.pop(), self.links.ports[name]) for name in HOSTS}
+        ports = free_ports(2 * len(NODES) + len(HOSTS) + 1)
+        self.nodes = [Node(tmp, nodes_tmp, n, ports, program, certificate if n in TLS_NODES else None)
+                      for n, program in zip(NODES, programs_of_nodes())]
+        self.links = Links([node.hosts_port for node in self.nodes])
+        self.hosts = {name: Server(tmp, name, ports.pop(),
+                                   [node.url(self.links.ports[name][node.number]) for node in self.nodes],
+                                   certificate and certificate + ".crt") for name in HOSTS}
         self.data = Server(tmp, "data", ports.pop())
         self.stalls = None
 
@@ -353,12 +403,12 @@ class Cluster:
         if path:
             self.links.watch_stalls(path + ".links")
 
-    def fresh_nodes(self, durable):
+    def fresh_nodes(self, persistence):
         for node in self.nodes:
             node.kill()
             node.empty()
             node.clock.set(0)
-            node.start(durable)
+            node.start(persistence)
 
     def wait_ready(self, timeout_s=WAIT_S):
         for host in self.hosts.values():

@@ -1,19 +1,27 @@
 """test/chaos/faults.py: executes the plan of faults, and records the times"""
 
 import contextlib
+import resource
 import signal
 import threading
 import time
 
-from cluster import Broken, send_signal
+import psycopg2
+
+from cluster import Broken, send_signal, wait_until
 from history import now_us
+
+FAR_AWAY = 1 << 30  # a maxmemory that no node reaches
+EVICTION_STEP = 500  # bytes, a key or two
+EVICTION_STEPS = 50
+NOTICE_LIMIT_S = 30  # hosts look every 5 s; faults of links may hide the answer
 
 
 class Executor:
-    def __init__(self, cluster, history, durable):
+    def __init__(self, cluster, history, persistence):
         self.cluster = cluster
         self.history = history
-        self.durable = durable
+        self.persistence = persistence
         self.over = threading.Event()  # ends lasting faults
         self.problems = []
 
@@ -58,17 +66,77 @@ class Executor:
         node = self.cluster.nodes[int(number)]
         node.kill()
         self.last(fault)
-        node.start(self.durable)
+        node.start(self.persistence)
 
     def node_empty(self, fault, record, number):
         node = self.cluster.nodes[int(number)]
         node.kill()
         node.empty()
         self.last(fault)
-        node.start(self.durable)
+        node.start(self.persistence)
 
     def node_flush(self, fault, record, number):
         self.cluster.nodes[int(number)].ask("FLUSHALL")
+
+    def node_full(self, fault, record, number):
+        """The node's memory is full."""
+        node = self.cluster.nodes[int(number)]
+        node.configure("maxmemory", node.info("memory", "used_memory"))
+        self.last(fault)
+        node.configure("maxmemory", 0)
+
+    def node_evicts(self, fault, record, number):
+        """The node evicts keys, from when all hosts have noticed the policy: no host can notice an eviction at once
+        (docs/reference/nodes.md).  The keys of locks go first, and the node's marker never: its loss would tell."""
+        node = self.cluster.nodes[int(number)]
+        node.configure("maxmemory-policy", "volatile-ttl")
+        node.configure("maxmemory", FAR_AWAY)
+        if self.wait_for_hosts(node, "quarantine LIKE '%maxmemory-policy%'"):
+            end = time.monotonic() + fault["for"]
+            self.evict(node)
+            while not self.over.wait(0.1) and time.monotonic() < end:
+                self.evict(node)
+            record["evicted"] = node.info("stats", "evicted_keys")
+        node.configure("maxmemory", 0)
+        node.configure("maxmemory-policy", "noeviction")
+        self.wait_for_hosts(node, "quarantine IS NULL")
+
+    def evict(self, node):
+        """Lowers maxmemory until the node evicts some keys, if it has any.  Then there is room again: a full node
+        would grant nothing."""
+        evicted = node.info("stats", "evicted_keys")
+        used = node.info("memory", "used_memory")
+        for step in range(EVICTION_STEPS):
+            node.configure("maxmemory", used - step * EVICTION_STEP)
+            if node.info("stats", "evicted_keys") > evicted:
+                break
+        node.configure("maxmemory", FAR_AWAY)
+
+    def wait_for_hosts(self, node, condition):
+        """Waits until the condition on the node holds in redlock_nodes of each host.  False: the round is over."""
+        for host in self.cluster.hosts.values():
+            wait_until(f"host {host.name}: {condition}, node {node.number}",
+                       lambda: self.over.wait(0.2) or self.host_sees(host, node, condition), NOTICE_LIMIT_S)
+        return not self.over.is_set()
+
+    def host_sees(self, host, node, condition):
+        address = host.node_urls[node.number].partition("//")[2]
+        try:
+            return host.sql(f"SELECT {condition} FROM redlock_nodes WHERE node = '{address}'") == [(True,)]
+        except psycopg2.Error:  # a fault of a session hit ours
+            return False
+
+    def node_disk_full(self, fault, record, number):
+        """At its next write, a durable node ends itself; another refuses all writes."""
+        node = self.cluster.nodes[int(number)]
+        node.limit_files(node.largest_file() + int(fault["pick"] * 100))
+        self.last(fault)
+        if self.persistence == "durable":
+            record["ended"] = node.process.poll() is not None
+            node.kill()
+            node.start(self.persistence)
+        else:
+            node.limit_files(resource.RLIM_INFINITY)
 
     def node_clock(self, fault, record, number):
         return self.step(self.cluster.nodes[int(number)].clock, fault, record)

@@ -34,6 +34,7 @@ def node_fault(node, t0, t1, kind="node_pause"):
 
 
 NO_QUORUM = [node_fault(n, 5 * S, 30 * S) for n in range(3)]
+FULL = [node_fault(n, 5 * S, 30 * S, "node_full") for n in range(5)]
 
 REFUSED = error(10 * S, 11 * S, "55000", "since host \"c\" has other settings")
 CHANGE = {"kind": "nodes_change", "target": "lists/all", "t0": 5 * S, "t1": 30 * S, "from": [0, 1, 2, 3, 4], "to": [0, 3, 4]}
@@ -81,6 +82,12 @@ HISTORIES = [
     ("a lease lost for nothing", [record(10 * S, 100, [(11 * S, 13 * S)], error={"at": 14 * S, "state": "40001",
                                                                                 "message": LOST})], NO_QUORUM[:2],
      "was lost without"),
+    ("a lease lost at full nodes", [record(10 * S, 100, [(11 * S, 13 * S)],
+                                           error={"at": 14 * S, "state": "40001", "message": LOST})], FULL,
+     "was lost without"),
+    ("a lease lost at full nodes and one that is down", [record(10 * S, 100, [(11 * S, 13 * S)],
+                                                                error={"at": 14 * S, "state": "40001", "message": LOST})],
+     FULL + NO_QUORUM[:1], None),
     ("a lease lost", [record(10 * S, 100, [(11 * S, 13 * S)], error={"at": 14 * S, "state": "40001",
                                                                     "message": LOST})], NO_QUORUM, None),
 ]

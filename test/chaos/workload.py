@@ -5,7 +5,8 @@
 Each worker is a thread with a session of the host and a session of the data server.  The
 worker writes one record for each acquire.  The program ends with its standard input.
 
-Most locks are exclusive.  One lock more has readers and writers, and one has permits.
+Most locks are exclusive.  One lock more has readers and writers, and one has permits.  One
+changes its name every few seconds, since a full node refuses new names only.
 
 A record has the session (host, worker, pid, how), the resource, the mode ("exclusive",
 "shared" or "permits"), the call (begin, end, terms), the result ("granted", "busy", or
@@ -32,7 +33,7 @@ import time
 import psycopg2
 
 from history import Writer, now_us
-from plan import PERMITS, RESOURCES
+from plan import NEW_NAME_S, PERMITS, RESOURCES
 
 
 WORKERS = 5
@@ -344,6 +345,9 @@ class Worker(threading.Thread):
         """A transaction of a reader, of a writer, or with a permit."""
         mode = "permits" if resource.endswith("_permits") else self.draw.choices(["shared", "exclusive"], [3, 1])[0]
         argument = f"permits => {PERMITS}" if mode == "permits" else f"mode => '{mode}'"
+        self.plain_transaction(resource, mode, argument)
+
+    def plain_transaction(self, resource, mode="exclusive", argument="mode => 'exclusive'"):
         ms = self.draw.choice([50, 700, 3000])
         self.sql("BEGIN")
         self.begin("transaction", resource, mode, limit="wait", limit_ms=ms)
@@ -361,10 +365,13 @@ class Worker(threading.Thread):
 
     def once(self):
         self.record = None
-        resource = self.draw.choices([*self.resources, *self.shared], [6, 2, 1, 2, 1])[0]
+        new = f"{self.prefix}_new{int(time.monotonic() / NEW_NAME_S)}"
+        resource = self.draw.choices([*self.resources, *self.shared, new], [6, 2, 1, 2, 1, 1])[0]
         what = self.draw.choices([self.transaction, self.session, self.procedure], [5, 4, 3])[0]
         if resource in self.shared:
             what = self.share
+        elif resource == new:
+            what = self.plain_transaction
         timer = None
         if self.draw.random() < 0.015:
             timer = threading.Timer(self.draw.random() * 0.5, self.vanish, [self.connection])
