@@ -1,13 +1,13 @@
 #!/bin/bash
 # scripts/campaign.sh: the long runs of the simulator, the chaos test and fuzzing; each writes its
-# row of test/results.md
+# row of test/results.md, which adds up the rows
 #
 #   scripts/campaign.sh schedules [COUNT [FIRST SEED]]    3,000,000 from seed 10,000,001
 #   scripts/campaign.sh mutants                           each must be killed
 #   scripts/campaign.sh mutants generated [COUNT [SEED]]  200 of the generated mutants, seed 1
 #   scripts/campaign.sh chaos [MINUTES [SEED]]            60 from seed 10,001
 #   scripts/campaign.sh planted [NAME ...]                violations that porcupine must find
-#   scripts/campaign.sh fuzz [COUNT]                      3,000,000 executions of each program
+#   scripts/campaign.sh fuzz [COUNT [SEED]]               3,000,000 executions of each program, seed 1
 #
 # Ends with an error when an invariant was violated, fuzzing found a fault, or a mutant or a
 # planted violation was not found.
@@ -65,12 +65,13 @@ planted)
 fuzz)
     count=${1-3000000}
     make -s fuzz_programs
-    test/fuzz/fuzz.pl --runs "$count" | tee "$log" && failed=0 || failed=1
-    scripts/record.pl "fuzzing: executions of each program" \
+    seed=${2-1}
+    test/fuzz/fuzz.pl --runs "$count" --seed "$seed" | tee "$log" && failed=0 || failed=1
+    scripts/record.pl "fuzzing: $count executions of each program with seed $seed" \
         "$(grep -E '^not ok' "$log" | tr '\n' ' ')$(tail -n 1 "$log" | sed 's/^# //')"
     ;;
 *)
-    echo "usage: $0 schedules [COUNT [FIRST SEED]] | mutants [generated [COUNT [SEED]]] | chaos [MINUTES [SEED]] | planted [NAME ...] | fuzz [COUNT]" >&2
+    echo "usage: $0 schedules [COUNT [FIRST SEED]] | mutants [generated [COUNT [SEED]]] | chaos [MINUTES [SEED]] | planted [NAME ...] | fuzz [COUNT [SEED]]" >&2
     exit 2
     ;;
 esac

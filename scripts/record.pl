@@ -2,7 +2,7 @@
 # scripts/record.pl CHECK RESULT: write a row of test/results.md, with today's date and the commit
 #
 # The row of the same check is replaced.  A tree with changes is marked "-dirty", unless only
-# rows have changed.
+# rows have changed.  The line "In sum" adds up the campaigns of all rows without a failure.
 use strict;
 use warnings;
 
@@ -15,17 +15,29 @@ my $path = "$Bin/../test/results.md";
 my $commit = `git -C "$Bin" describe --always 2>/dev/null` || 'unknown';
 my $changes = `git -C "$Bin" status --porcelain --untracked-files=no -- :/ ':!/test/results.md' 2>/dev/null`;
 my ($head, %rows) = ('');
+my ($schedules, $minutes, $executions) = (0, 0, 0);
 
 open my $in, '<', $path or die "$path: $!\n";
 while (<$in>)
 {
 	if (/^\| (?!check \|)(?!---)([^|]+?) \|/) { $rows{$1} = $_; }
-	else { $head .= $_; }
+	elsif (!/^In sum: /) { $head .= $_; }
 }
 close $in;
 chomp $commit;
 $commit .= '-dirty' if $changes;
 $rows{$check} = sprintf "| %s | %s | %s | %s |\n", $check, $result, strftime('%Y-%m-%d', localtime), $commit;
+foreach (grep { $rows{$_} !~ /not ok|violates|\b[1-9]\d* failed/ } keys %rows)
+{
+	$schedules += $1  if /^simulator: (\d+) schedules from seed/;
+	$minutes += $1    if /^chaos: (\d+) minutes from seed/;
+	$executions += $1 if /^fuzzing: (\d+) executions of each program/;
+}
+$head =~ s{^(?=\| check \|)}{sprintf "In sum: %s schedules of the simulator, %s minutes of chaos, %s executions of each fuzzing program.\n\n",
+	  map { commas($_) } $schedules, $minutes, $executions}em;
+$head =~ s/\n{3,}/\n\n/g;
 open my $out, '>', $path or die "$path: $!\n";
 print $out $head, @rows{ sort keys %rows };
 close $out;
+
+sub commas { return scalar reverse(join(",", unpack("(A3)*", scalar reverse $_[0]))); }

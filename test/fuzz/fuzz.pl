@@ -2,10 +2,12 @@
 #
 # fuzz.pl: give hostile bytes to the readers, by the programs NAME_fuzz of this directory
 #
-#	fuzz.pl [--seconds N | --runs N] [--jobs N] [NAME ...]
+#	fuzz.pl [--seconds N | --runs N] [--seed N] [--jobs N] [NAME ...]
 #
 # Each program runs for some seconds, or for a number of executions, and begins with the inputs of
-# corpus/NAME.  New inputs stay in a temporary directory.  Writes TAP: one test for each program.
+# corpus/NAME.  Without a seed each run makes other inputs.  New inputs stay in a temporary
+# directory.  Writes TAP: one test for each program.
+#
 # After a failure the output has the input in base64:
 #
 #	base64 -d <<<'...' >input && test/fuzz/NAME_fuzz input
@@ -19,8 +21,8 @@ use Getopt::Long;
 use MIME::Base64;
 
 my $here = dirname(abs_path($0));
-my ($seconds, $runs, $jobs) = (5, 0, 2);
-GetOptions('seconds=i' => \$seconds, 'runs=i' => \$runs, 'jobs=i' => \$jobs) or exit 2;
+my ($seconds, $runs, $seed, $jobs) = (5, 0, 0, 2);
+GetOptions('seconds=i' => \$seconds, 'runs=i' => \$runs, 'seed=i' => \$seed, 'jobs=i' => \$jobs) or exit 2;
 my $limit = $runs ? "-runs=$runs" : "-max_total_time=$seconds";
 my @names = @ARGV ? @ARGV : map { m{/(\w+)_fuzz\.c$} } sort glob "$here/*_fuzz.c";
 my $dir = tempdir(CLEANUP => 1);
@@ -37,7 +39,7 @@ foreach my $name (@names)
 	next if $pid;
 	open STDOUT, '>', "$dir/$name.log" or die $!;
 	open STDERR, '>&', \*STDOUT or die $!;
-	exec "$here/${name}_fuzz", $limit, '-print_final_stats=1', '-timeout=10', '-rss_limit_mb=1024',
+	exec "$here/${name}_fuzz", $limit, "-seed=$seed", '-print_final_stats=1', '-timeout=10', '-rss_limit_mb=1024',
 	  "-artifact_prefix=$dir/$name.", "$dir/$name", "$here/corpus/$name"
 	  or die "${name}_fuzz: $!\n";
 }

@@ -36,7 +36,7 @@ my @mutants = (
 	['mark-place-beyond-list', 'marks', 'src/protocol/steps.c', 'words_take_number(&text, end, count, &place)', 'words_take_number(&text, end, HOSTS_NODES_MAX, &place)'],
 	['mark-in-part', 'marks', 'src/protocol/steps.c', "\tread.count = (int32_t) count;\n", "\tread.count = (int32_t) count;\n\t*mark = read;\n"],
 	['judge-forgotten-as-free', 'inspection', 'src/protocol/inspection.c', ' || node[i].may_have_forgotten))', '))'],
-	['judge-value-of-a-length', 'inspection', 'src/protocol/inspection.c', "one->value_len == other->value_len &&\n", "one->value_len <= other->value_len &&\n"],
+	['judge-value-of-a-length', 'inspection', 'src/protocol/inspection.c', "!other_value.ours)\n\t\treturn one->value_len ==", "!other_value.ours)\n\t\treturn one->value_len <="],
 	['records-beyond-answer', 'inspect_many', 'src/protocol/inspect_many.c', 'hosts * LUA_HOST_DIGITS + bytes)', 'hosts * LUA_HOST_DIGITS)'],
 	['probe-one-step-more', 'messages', 'src/broker/script.c', 'probe->path.count == PROBE_STEPS_MAX ||', 'probe->path.count > PROBE_STEPS_MAX ||'],
 	['want-without-host', 'messages', 'src/broker/script.c', ' && *host != 0;', ';'],
@@ -65,7 +65,7 @@ system("tar -C '$root' -cf - --exclude='*_fuzz' Makefile redlock_pg.control src 
 # One at a time: all mutants use the same copy.
 my $killed = run_mutants(1, \@mutants, \&try_mutant, sub {
 	my ($mutant, $result) = @_;
-	return check($result =~ /^found/, sprintf('%-26s %s', $mutant->[0], $result));
+	return check(scalar($result =~ /^found/), sprintf('%-26s %s', $mutant->[0], $result));
 });
 finish(sprintf '%d mutants, %d killed', scalar @mutants, $killed);
 
