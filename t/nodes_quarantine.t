@@ -2,7 +2,8 @@
 # views show, what the node does, how the quarantine ends.
 #
 # Protects from (invariants 1 and 8): a node voting for new leases after forgetting old ones; a
-# quarantine missing in the views, ending with the broker, or endless.  The test tries all the
+# renewal counting soon after a loss, or not noticing a flush; a quarantine missing in the views,
+# ending with the broker, or endless.  The test tries all the
 # time to get locks on another host while their holders live.
 #
 # The length of a quarantine is the subject, so times matter, and redlock.max_ttl is short.
@@ -167,6 +168,12 @@ sub is_free_for
 	wait_quarantined($host_b, 'restarted', $nodes[1]);
 	wait_nodes_ready($_, 5) foreach $host_a, $host_b;
 
+	# this process is durable; the former process may have lost the writes of its last second
+	$nodes[2]{conf} = [];
+	$nodes[2]->restart;
+	wait_quarantined($_, 'restarted .*: its former process was not durable', $nodes[2]) foreach $host_a, $host_b;
+	wait_nodes_ready($_, 5) foreach $host_a, $host_b;
+
 	$_->quit foreach $on_a, $on_b;
 	$_->kill9 foreach @nodes;
 }
@@ -215,14 +222,46 @@ sub is_free_for
 	cmp_ok($on_b->query("BEGIN; SELECT redlock_acquire('job')"), '>', $token, 'with a larger token');
 	$on_b->query('COMMIT');
 
-	# a minority: no session waits for it
+	# a minority: a renewal notices the loss, and no session waits for the node
+	$on_a->query("SELECT redlock_acquire('renewed', scope => 'session', ttl => '2 s')");
+	wait_until(sub { key_count('redlock:renewed', @nodes) == 5 }, 'a lease on all nodes');
 	$nodes[4]->cli('FLUSHALL');
-	is($on_b->query("SELECT redlock_try('other')"), 't', 'a flushed minority is in nobody\'s way');
-	wait_quarantined($host_b, 'data was lost', $nodes[4]);
-	# a later host learns of the loss from the marker
-	is($on_a->query("SELECT redlock_try('other')"), 't', 'on no host');
 	wait_quarantined($host_a, 'data was lost', $nodes[4]);
+	is($on_a->query("SELECT redlock_release('renewed')"), 't', 'its renewal notices that one is flushed');
+	is($on_a->query("SELECT redlock_try('other')"), 't', 'a flushed minority is in nobody\'s way');
+	# a later host learns of the loss from the marker
+	is($on_b->query("SELECT redlock_try('another')"), 't', 'on no host');
+	wait_quarantined($host_b, 'data was lost', $nodes[4]);
 	wait_nodes_ready($_, 5) foreach $host_a, $host_b;
+
+	# renewals at a flushed node count after the longest round of other hosts, here after the ttl
+	$host_a->safe_psql('postgres', "ALTER SYSTEM SET redlock.node_timeout = '30s'");
+	$host_a->reload;
+	wait_until(sub { $on_a->query('SHOW redlock.node_timeout') eq '30s' }, 'a long node_timeout');
+	$on_a->query("SELECT redlock_acquire('waits', scope => 'session', ttl => '2 s')");
+	wait_until(sub { key_count('redlock:waits', @nodes) == 5 }, 'a lease on all nodes');
+	$_->cli('FLUSHALL') foreach @flushed;
+	wait_until(sub { $on_a->run("SELECT redlock_check('waits')")->{state} eq '40001' }, 'a majority is flushed: the lease is lost');
+	wait_quarantined($host_a, 'data was lost', @flushed);
+
+	# a look: the nodes answer after their quarantine, and may have executed the command before
+	my $still = sub { $host_a->safe_psql('postgres', "SELECT count(*) FROM redlock_nodes WHERE state = 'quarantined'") == @flushed };
+	foreach (1 .. 5)
+	{
+		$_->pause foreach @flushed;
+		$on_a->send("SELECT state FROM redlock_holder('unseen')");
+		wait_until(
+			sub { $host_a->safe_psql('postgres', 'SELECT wait_event_type FROM pg_stat_activity WHERE pid = ' . $on_a->pid) eq 'Extension' },
+			'a session looks at a lock');
+		last if $still->();
+		$_->resume foreach @flushed;
+		$on_a->result;
+		$_->cli('FLUSHALL') foreach @flushed;
+		wait_quarantined($host_a, 'data was lost', @flushed);
+	}
+	wait_nodes_ready($host_a, 5);
+	$_->resume foreach @flushed;
+	is($on_a->result->{out}, 'unknown', 'nodes that were in quarantine at the question do not tell that a lock is free');
 
 	$_->quit foreach $on_a, $on_b;
 }

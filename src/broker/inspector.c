@@ -31,8 +31,9 @@ typedef struct Out
 {
 	bool in_use;
 	int round;
-	core_mask waiting; /* nodes that owe an answer */
-	int64 until_us;    /* later answers do not count */
+	core_mask waiting;  /* nodes that owe an answer */
+	core_mask asked_up; /* nodes that were READY when they were asked */
+	int64 until_us;     /* later answers do not count */
 } Out;
 
 static Out out[INSPECT_PLACES];
@@ -48,7 +49,7 @@ static void begin(int place, int64 now_us);
 static void send_question(int place, RedisNode *node, bool by_text, int64 now_us);
 static void add_argument(const char **argv, size_t *argvlen, int *argc, const char *text,
 						 size_t len);
-static void note_forgetting(const RedisNode *node, InspectKind kind, Inspected *at);
+static void note_forgetting(int place, const RedisNode *node, Inspected *at);
 static void end_if_done(int place, int64 now_us);
 static void log_lost_note(int place);
 static void tell_holders(int place, int64 now_us);
@@ -106,16 +107,18 @@ begin(int place, int64 now_us)
 	answer->lists = members_lists();
 	out[place].in_use = true;
 	out[place].round = (out[place].round + 1) % ROUNDS;
-	out[place].waiting = 0;
+	out[place].waiting = out[place].asked_up = 0;
 	out[place].until_us = now_us + redlock_node_timeout_ms * INT64CONST(1000);
 	for (int i = 0; i < CORE_NODES_MAX; i++)
 	{
 		if (!(asked & CORE_BIT(i)) || !node_can_send(node_at(i)))
 			continue;
+		if (node_at(i)->state == NODE_READY)
+			out[place].asked_up |= CORE_BIT(i);
 		if (node_is_local(node_at(i)))
 		{
 			node_local_inspect(question, answer, inspect_queue_texts(), i);
-			note_forgetting(node_at(i), kind, &answer->node[i]);
+			note_forgetting(place, node_at(i), &answer->node[i]);
 		}
 		else
 		{
@@ -213,16 +216,22 @@ inspector_hear(RedisNode *node, int call, const redisReply *reply, int64 now_us)
 												   : node->lacks_for_locks,
 							 at->error);
 	}
-	note_forgetting(node, kind, at);
+	note_forgetting(place, node, at);
 	end_if_done(place, now_us);
 }
 
-/* The node may be another process since the handshake, or have lost its data. */
+/*
+ * The node may be another process since the handshake, or have lost its data.  A node can execute a
+ * command in a quarantine and answer after the quarantine's end, so the state at the send counts,
+ * too.
+ */
 static void
-note_forgetting(const RedisNode *node, InspectKind kind, Inspected *at)
+note_forgetting(int place, const RedisNode *node, Inspected *at)
 {
-	at->may_have_forgotten = kind != INSPECT_RUN && (node->state != NODE_READY ||
-													 strcmp(at->marker, node->guard->marker) != 0);
+	bool is_ready = node->state == NODE_READY && (out[place].asked_up & CORE_BIT(node->index));
+
+	at->may_have_forgotten = inspect_queue_question(place)->kind != INSPECT_RUN &&
+							 (!is_ready || strcmp(at->marker, node->guard->marker) != 0);
 }
 
 static void
