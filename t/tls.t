@@ -189,6 +189,31 @@ $s->query(
 	"BEGIN; SELECT sum(redlock_acquire('many ' || i)) > 0 FROM generate_series(1, 400) i; COMMIT");
 locks_work('after many locks');
 
+# Commands for a near node wait for the answer to the commands before, and share one record.
+my @askers = map { session($host) } 1 .. 8;
+my @counts;
+set(node_timeout => '10s');
+foreach (1 .. 9)
+{
+	my $calls = sub { $nodes[0]->cli(qw(INFO commandstats)) =~ /^cmdstat_evalsha:calls=(\d+)/m ? $1 : die };
+	my $before = $calls->();
+
+	$_->pause foreach @nodes;
+	foreach my $i (0 .. $#askers)
+	{
+		my $sleeps = broker_sleeps($host);
+		$askers[$i]->send("SELECT redlock_try('asked $i', scope => 'session')");
+		wait_until(sub { broker_sleeps($host) > $sleeps }, "request $i, in a pass of its own");
+	}
+	$_->resume foreach @nodes;
+	is($_->result->{out}, 't', 'all get their locks') foreach @askers;
+	push @counts, $calls->() - $before;
+	$_->query('SELECT redlock_release_all()') foreach @askers;
+}
+cmp_ok((sort { $a <=> $b } @counts)[4], '<=', @askers / 2, "calls for @{[scalar @askers]} requests: @counts");
+$_->quit foreach @askers;
+set(node_timeout => '500ms');
+
 # ---- faulty certificates ----
 
 all_fail('unknown authority', qr/its certificate is from an unknown authority \(/,

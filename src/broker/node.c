@@ -400,6 +400,7 @@ connect_to(RedisNode *node, int64 now_us)
 	limit_delivery(node);
 	node->unparsed = 0;
 	node->began_us = now_us;
+	node->nearest_us = PG_INT64_MAX;
 	node->deadline_us = now_us + NODE_TIMEOUT_US;
 	loop_watch(node->index, node->connection->fd, true); /* writable: connected */
 	node_set_state(node, NODE_CONNECTING, NULL);
@@ -472,6 +473,7 @@ check_connection(RedisNode *node, int64 now_us)
 	InFlight check = {.check = true, .last = true, .sent_us = now_us};
 
 	node->check_at_us = now_us - now_us % CHECK_US + CHECK_US;
+	node->nearest_us = PG_INT64_MAX;
 	if (node_is_subscriber(node))
 	{
 		if (node->pinged_us != 0)

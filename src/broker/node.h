@@ -137,6 +137,7 @@ typedef struct RedisNode
 	int64 made_in_us;  /* duration until the end of the handshake */
 	int64 heard_us;    /* last read */
 	int64 check_at_us; /* next check */
+	int64 nearest_us;  /* the shortest round trip since the last check; PG_INT64_MAX: none yet */
 	int64 pinged_us;   /* subscriber: time of the unanswered check; 0: none */
 	int64 doubted_us;  /* last replacement by doubt; 0: never */
 	bool replacing;    /* lost commands may be sent again in a moment */

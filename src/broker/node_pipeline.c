@@ -11,9 +11,13 @@
 
 #include "broker/loop.h"
 #include "broker/node_internal.h"
+#include "shared/clock.h"
 #include "shared/compat.h"
 #include "shared/guc.h"
 #include "shared/text.h"
+
+/* The round trip to a near node, at most. */
+#define NEAR_US INT64CONST(1000)
 
 StaticAssertDecl((NODE_IN_FLIGHT_MAX & (NODE_IN_FLIGHT_MAX - 1)) == 0,
 				 "the numbers of commands in flight wrap");
@@ -21,6 +25,7 @@ StaticAssertDecl((NODE_IN_FLIGHT_MAX & (NODE_IN_FLIGHT_MAX - 1)) == 0,
 static void *(*create_array)(const redisReadTask *task, RedlockElements elements); /* of hiredis */
 
 static void end_batch(RedisNode *node);
+static bool batch_waits(const RedisNode *node);
 static void watch(RedisNode *node);
 static void *create_short_array(const redisReadTask *task, RedlockElements elements);
 static void hear(RedisNode *node, const redisReply *reply, int64 now_us);
@@ -115,7 +120,13 @@ node_flush(RedisNode *node, int64 now_us)
 	if (!node->flush_wanted || node->connection == NULL || node->state == NODE_CONNECTING)
 		return true;
 	if (!node_is_subscriber(node) && node->batch->count > 0)
+	{
+		if (batch_waits(node))
+			return true;
+		for (int i = 1; i <= node->batch->count; i++)
+			node->in_flight[(node->in_flight_tail - i) % NODE_IN_FLIGHT_MAX].sent_us = now_us;
 		end_batch(node);
+	}
 	if (node->tls != NULL)
 		tls_before_io();
 	if (redisBufferWrite(node->connection, &done) != REDIS_OK)
@@ -126,6 +137,22 @@ node_flush(RedisNode *node, int64 now_us)
 	node->flush_wanted = !done;
 	watch(node);
 	return true;
+}
+
+/*
+ * Should the batch wait for answers to what was sent?  By TLS, a node reads one record at a time,
+ * and answers before the next record.  So commands that arrive in one record cost the node less.
+ * A near node's answer is late only if the node is busy, and then the node would read the batch no
+ * sooner.  One command under way is no sign of a busy node: the release before a session's next
+ * acquire.
+ */
+static bool
+batch_waits(const RedisNode *node)
+{
+	bool all_written = node->connection->obuf[0] == '\0';
+
+	return node->tls != NULL && node->nearest_us < NEAR_US && all_written &&
+		   node_in_flight(node) >= (uint32) node->batch->count + 2;
 }
 
 /*
@@ -250,6 +277,7 @@ on_reply(RedisNode *node, const redisReply *reply, int64 now_us)
 	char changed[SCRIPT_TEXT_MAX + 1] = "";
 	int count = 1;
 
+	node->nearest_us = Min(node->nearest_us, now_us - first->sent_us);
 	if (first->call != 0)
 	{
 		int call = first->call;
