@@ -166,7 +166,7 @@ CORE_FILES = $(CORE:%=src/protocol/%.c)
 # what src/broker/script.c needs, without a server
 SCRIPT_FILES = src/broker/script.c src/protocol/lua.c src/protocol/lua_text.c src/protocol/probe.c src/protocol/rules.c src/protocol/value.c src/protocol/waiters.c src/protocol/waiting_hosts.c src/protocol/words.c src/shared/text.c test/unit/server.c
 
-UNIT_TESTS = $(patsubst %,test/unit/%_test,core driver entry force_release guard hearing holder hosts inspect_many inspection joint local_inspect local_names local_node local_notes node_error node_index node_status overlap pattern permits probe release_queue rules run_note scopes script settling several standing steps url value waiters waiting_hosts wish words)
+UNIT_TESTS = $(patsubst %,test/unit/%_test,core driver entry force_release guard hearing holder hosts inspect_many inspection joint local_inspect local_names local_node local_notes lost_vote node_error node_index node_status overlap pattern permits probe release_queue rules run_note scopes script settling several standing steps url value waiters waiting_hosts wish words)
 
 test/unit/core_test: test/unit/laws.c $(CORE_FILES)
 test/unit/driver_test: src/driver/driver.c src/driver/turns.c $(patsubst %,src/protocol/%.c,hearing release_queue rules settling waiters wish) $(CORE_FILES)
@@ -184,6 +184,7 @@ test/unit/local_notes_test: src/protocol/local_notes.c src/protocol/run_note.c s
 test/unit/local_names_test: src/protocol/local_names.c src/protocol/local_node.c
 test/unit/local_node_test: src/protocol/local_node.c
 test/unit/node_status_test: src/shared/node_status.c test/unit/server.c
+test/unit/lost_vote_test: src/protocol/guard.c src/protocol/local_node.c $(CORE_FILES)
 test/unit/overlap_test: src/protocol/overlap.c $(CORE_FILES)
 test/unit/pattern_test: src/protocol/pattern.c
 test/unit/permits_test: src/protocol/permits.c
@@ -275,7 +276,7 @@ test/sim/deadlock: test/sim/deadlock.c src/protocol/probe.c src/protocol/probe.h
 test/sim/together: test/sim/together.c src/protocol/several.c src/protocol/several.h test/sim/invariant.h test/unit/dice.h
 	$(SIM_CC) -o $@ $(filter %.c,$^)
 
-test/sim/permits: test/sim/permits.c src/protocol/permits.c src/protocol/permits.h src/protocol/lua.h test/sim/invariant.h test/unit/dice.h
+test/sim/permits: test/sim/permits.c test/sim/kinds.c $(patsubst %,src/protocol/%.c,$(CORE) guard local_node permits) $(patsubst %,src/protocol/%.h,core guard local_node lua permits) test/sim/kinds.h test/sim/invariant.h test/unit/dice.h
 	$(SIM_CC) -o $@ $(filter %.c,$^)
 
 test/sim/changes: test/sim/changes.c $(patsubst %,src/protocol/%.c,$(CORE) hosts overlap standing steps words) $(patsubst %,src/protocol/%.h,core hosts lua overlap standing steps words) test/sim/invariant.h test/unit/dice.h

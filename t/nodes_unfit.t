@@ -1,8 +1,8 @@
 # Nodes that answer, but cannot be trusted with locks, are named: once in the log, and in
 # redlock_nodes while the fault lasts.
 #
-# Protects from: votes of nodes evicting locks when memory is short, found at the start or later
-# (invariant 1); a full node without a message; a log filled by one node's trouble.
+# Protects from: votes, or renewals that count, of nodes evicting locks when memory is short, found
+# at the start or later (invariant 1); a full node without a message; a log filled by one node's trouble.
 
 use strict;
 use warnings;
@@ -80,9 +80,16 @@ sub has_counted
 	is(join(',', map { has_counted($_, 'a') } @redis), '0,1,1,1,1', 'the evicting node was not asked');
 
 	# while it runs, by another policy
-	my $token = $s->query("SELECT redlock_acquire('held', scope => 'session')");
-	$_->cli(qw(CONFIG SET maxmemory 100mb maxmemory-policy allkeys-lru)) foreach @redis[ 1, 2 ];
-	wait_until(sub { $evicts->($redis[1]) && $evicts->($redis[2]) }, 'two that begin to are found');
+	my $holder = session($host);
+	my $token = $holder->query("SELECT redlock_acquire('held', scope => 'session')");
+	$redis[1]->cli(qw(CONFIG SET maxmemory 100mb maxmemory-policy allkeys-lru));
+	wait_until(sub { $evicts->($redis[1]) }, 'a second node begins to');
+	my $renewed = $s->query('SELECT renewed FROM redlock_stats');
+	ok($host->poll_query_until('postgres', "SELECT renewed >= $renewed + 5 FROM redlock_stats"), 'a lock that is held is renewed');
+	is($holder->query("SELECT redlock_check('held') > '0'"), 't', 'and lives');
+	is($holder->query("SELECT redlock_token('held')"), $token, 'as the same lease');
+	$redis[2]->cli(qw(CONFIG SET maxmemory 100mb maxmemory-policy allkeys-lru));
+	wait_until(sub { $evicts->($redis[1]) && $evicts->($redis[2]) }, 'and a third');
 	foreach my $sql ("SELECT redlock_try('b')", "SELECT redlock_acquire('b')")
 	{
 		my $result = $s->run($sql);
@@ -92,10 +99,8 @@ sub has_counted
 		like($result->{hint}, qr/^Set maxmemory-policy to noeviction on the node; the node votes again after redlock\.max_ttl\. See the view redlock_nodes\.$/,
 			'and the hint what to do');
 	}
-	my $renewed = $s->query('SELECT renewed FROM redlock_stats');
-	ok($host->poll_query_until('postgres', "SELECT renewed >= $renewed + 5 FROM redlock_stats"), 'a lock that is held is renewed');
-	is($s->query("SELECT redlock_check('held') > '0'"), 't', 'and lives');
-	ok($evicts->($_), 'and goes on as long as it does') foreach @redis[ 0 .. 2 ];
+	wait_until(sub { $holder->run("SELECT redlock_check('held')")->{state} ne '' }, 'renewals do not count where any key may be gone: the lock is lost');
+	ok($evicts->($_), 'a quarantine goes on as long as its reason') foreach @redis[ 0 .. 2 ];
 	is(scalar(() = slurp_file($host->logfile) =~ /@{[$_->address]} does not vote for new locks: $reason\n.*HINT:  Set maxmemory-policy to noeviction/g),
 		1, 'the log says once what to do')
 	  foreach @redis[ 0 .. 2 ];
@@ -113,9 +118,32 @@ sub has_counted
 	wait_nodes_ready($host, 5);
 	is($s->query("SELECT redlock_try('b')"), 't', 'then they vote');
 	is(broker_pid($host), $broker, 'without another broker');
-	is($s->query("SELECT redlock_token('held')"), $token, 'what was held still is');
-	is($s->query("SELECT redlock_release('held')"), 't', 'and is released');
-	$s->quit;
+	is($s->query("SELECT redlock_try('held', scope => 'session')"), 't', 'also for the lock that was lost');
+	$_->pause foreach @redis[ 3, 4 ];
+	$renewed = $s->query('SELECT renewed FROM redlock_stats');
+	ok($host->poll_query_until('postgres', "SELECT renewed >= $renewed + 3 FROM redlock_stats"), 'and their renewals count');
+	is($s->query("SELECT redlock_check('held') > '0'"), 't', 'without the other nodes');
+	$_->resume foreach @redis[ 3, 4 ];
+	$_->quit foreach $s, $holder;
+	$host->stop;
+	$_->kill9 foreach @redis;
+}
+
+# ---- an error is no news of the memory ----
+
+{
+	my @redis = map { redis_node() } 0 .. 2;
+	my @nodes = map { HostileNode->new($_) } @redis;
+	my $host = redlock_cluster('busy', nodes => \@nodes, conf => "redlock.ttl = '10s'\nredlock.max_ttl = '10s'");
+	my $holder = session($host);
+	my $evict = "SELECT count(*) FROM redlock_nodes WHERE state = 'quarantined' AND quarantined_for IS NULL";
+	$holder->query("SELECT redlock_acquire('held', scope => 'session')");
+	$_->cli(qw(CONFIG SET maxmemory 100mb maxmemory-policy allkeys-lru)) foreach @redis;
+	wait_until(sub { $host->safe_psql('postgres', $evict) == 3 }, 'all nodes evict keys');
+	$_->obey([ '^INFO memory', 'say', '-BUSY a script runs\r\n' ]) foreach @nodes;
+	wait_until(sub { $holder->run("SELECT redlock_check('held')")->{state} ne '' }, 'after an error, renewals do not count either');
+	is($host->safe_psql('postgres', $evict), 3, 'nor does the quarantine end');
+	$holder->quit;
 	$host->stop;
 	$_->kill9 foreach @redis;
 }
@@ -124,7 +152,10 @@ sub has_counted
 
 {
 	my @nodes = redis_nodes(3);
-	my $host = redlock_cluster('late', nodes => \@nodes, conf => "redlock.ttl = '60s'\nredlock.node_timeout = '19s'");
+	# the broker doubts a connection after a quarter of node_timeout without an answer, longer than the
+	# nodes are paused
+	my $host = redlock_cluster('late', nodes => \@nodes,
+		conf => "redlock.ttl = '180s'\nredlock.max_ttl = '180s'\nredlock.node_timeout = '57s'");
 	my $broker = broker_pid($host);
 	my $s = session($host);
 	# since the last check: they are sent when the host's clock can be divided by 5 s

@@ -171,7 +171,8 @@ redlock_broker_main(Datum arg)
  * out does not.  It comes again before the wait, since the pass may have sent commands.
  *
  * A deadline is missed only when the sockets were read after the deadline (looked_us).  This
- * process may have been stopped while an answer came in time.
+ * process may have been stopped while an answer came in time.  Such an answer shows that the node
+ * is well, but grants nothing: see core_round_ends_us.
  */
 static void
 make_pass(int64 now_us)
@@ -318,7 +319,7 @@ on_answer(RedisNode *node, const InFlight *sent, const ScriptAnswer *answer, int
 	reply.op = sent->command.op;
 	reply.reply = answer->reply;
 	reply.round = sent->command.round;
-	reply.met_us = node->guard->met_us;
+	reply.counts_after_us = guard_counts_after_us(node->guard, sent->command.op, driver->answer_us);
 	reply.busy_us = answer->busy_ms * 1000;
 	reply.waiting = answer->waiting;
 	reply.holder = answer->holder;

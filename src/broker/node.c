@@ -284,7 +284,7 @@ duty_on_time(RedisNode *node, int64 now_us, int64 looked_us)
 	if (node->state == NODE_QUARANTINED && guard_may_vote(node->guard, now_us))
 	{
 		if (node->facts.evicts)
-			guard_distrust(node->guard, MAX_TTL_US, now_us);
+			guard_distrust(node->guard, true, MAX_TTL_US, now_us);
 		else
 			get_ready(node, "");
 	}

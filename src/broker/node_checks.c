@@ -251,7 +251,7 @@ node_describe(RedisNode *node, GuardVerdict verdict)
 						pg_localtime(&started, log_timezone));
 			snprintf(reason, GUARD_REASON_SIZE,
 					 "it restarted at %s and may have forgotten leases: %s", when,
-					 node_forgets(node));
+					 is_durable(node) ? "its former process was not durable" : node_forgets(node));
 			break;
 		case GUARD_FORGOT:
 			strlcpy(reason, "its data was lost, and leases with it", GUARD_REASON_SIZE);

@@ -218,6 +218,11 @@ node_read_replies(RedisNode *node, int64 now_us)
 			return;
 		}
 	} while (node->tls != NULL && tls_has_more(node->tls));
+	/*
+	 * An answer must not seem older than it is: this process may have been stopped since now_us.
+	 * guard_counts_after_us relies on late answers that grant nothing.
+	 */
+	now_us = redlock_clock_us();
 	if (node->tls != NULL)
 		watch(node);
 	if (is_alert(node))
@@ -292,12 +297,15 @@ on_reply(RedisNode *node, const redisReply *reply, int64 now_us)
 		bool evicted = node->facts.evicts;
 
 		node->in_flight_head++;
+		if (reply->type == REDIS_REPLY_ERROR)
+			return; /* tells nothing: a node that evicts keys may still do so */
 		node_read_memory(node, reply);
+		if (evicted || node->facts.evicts)
+			guard_distrust(node->guard, node->facts.evicts, MAX_TTL_US, now_us);
 		if (evicted && !node->facts.evicts)
 			node_set_state(node, node->state, NULL); /* the quarantine has an end now */
 		if (node->facts.evicts)
 		{
-			guard_distrust(node->guard, MAX_TTL_US, now_us);
 			node_describe(node, GUARD_EVICTS);
 			node_set_state(node, NODE_QUARANTINED, node->guard->reason);
 		}

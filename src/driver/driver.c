@@ -588,7 +588,6 @@ driver_adopt(Driver *driver, int64_t not_before_us, int64_t now_us)
 			hear(driver, entry, true);
 		if (driver->world->wish(driver, entry) == WISH_NOTHING)
 			driver_act(driver, entry, now_us); /* the lease must not be renewed */
-		set_timer(driver, entry);
 	}
 }
 

@@ -56,7 +56,6 @@ static void on_node_ready(core_lease *lease, const core_event *event, core_out *
 static void adopt(core_lease *lease, const core_event *event, core_out *out);
 static void on_tick(core_lease *lease, const core_event *event, core_out *out);
 static void give_up_pending(core_lease *lease);
-static int64_t round_ends_us(const core_lease *lease);
 static void set_wake_at(core_lease *lease);
 static int bit_count(core_mask mask);
 
@@ -255,7 +254,7 @@ int64_t
 core_raises_until_us(const core_lease *lease)
 {
 	return lease->state == CORE_HELD && lease->renewing && lease->raise > lease->bound
-			   ? round_ends_us(lease)
+			   ? core_round_ends_us(lease)
 			   : 0;
 }
 
@@ -290,14 +289,10 @@ core_count(const core_lease *lease, core_vote vote)
 	return bit_count(core_votes(lease, vote));
 }
 
-/*
- * A reply counts if the node's process was known before the round began.  Otherwise the process
- * may belong to another node, which voted in this round and then restarted; see guard.h.
- */
 static core_vote
 vote_of(const core_lease *lease, const core_event *event)
 {
-	if (event->met_us >= lease->round_began_us)
+	if (event->counts_after_us >= lease->round_began_us)
 		return CORE_VOTE_ERROR;
 	return event->reply == CORE_REPLY_YES  ? CORE_VOTE_YES
 		   : event->reply == CORE_REPLY_NO ? CORE_VOTE_NO
@@ -492,7 +487,7 @@ adopt(core_lease *lease, const core_event *event, core_out *out)
 static void
 on_tick(core_lease *lease, const core_event *event, core_out *out)
 {
-	bool round_over = event->now_us >= round_ends_us(lease);
+	bool round_over = event->now_us >= core_round_ends_us(lease);
 
 	switch (lease->state)
 	{
@@ -544,8 +539,8 @@ give_up_pending(core_lease *lease)
 	lease->confirming = 0;
 }
 
-static int64_t
-round_ends_us(const core_lease *lease)
+int64_t
+core_round_ends_us(const core_lease *lease)
 {
 	return lease->round_began_us + min_us(lease->answer_us, core_validity_us(lease->ttl_us));
 }
@@ -560,14 +555,15 @@ set_wake_at(core_lease *lease)
 			lease->wake_at_us = 0;
 			break;
 		case CORE_ASKING:
-			lease->wake_at_us = round_ends_us(lease);
+			lease->wake_at_us = core_round_ends_us(lease);
 			break;
 		case CORE_BUSY:
 			lease->wake_at_us = lease->next_at_us;
 			break;
 		case CORE_HELD:
-			lease->wake_at_us = min_us(lease->valid_until_us,
-									   lease->renewing ? round_ends_us(lease) : lease->next_at_us);
+			lease->wake_at_us =
+				min_us(lease->valid_until_us,
+					   lease->renewing ? core_round_ends_us(lease) : lease->next_at_us);
 			break;
 		case CORE_RELEASING:
 			lease->wake_at_us = min_us(lease->owed_until_us, lease->next_at_us);

@@ -66,8 +66,8 @@ typedef enum core_state
 	CORE_ASKING,   /* a round of acquires is out, or the token is being written.  Left by the
 					* decision of the round: to HELD, BUSY or RELEASING. */
 	CORE_BUSY,     /* pause before the next round: the last round failed (refused, or no quorum)
-					* and was undone, another host has its turn, or the request was adopted.
-					* Left by TICK, WAKE, RELEASE. */
+					* or was decided too late, and was undone, another host has its turn, or the request
+					* was adopted.	 Left by TICK, WAKE, RELEASE. */
 	CORE_HELD,     /* valid until valid_until_us.  Left by RELEASE, or to LOST when the validity
 					* ends or no majority is left. */
 	CORE_LOST,     /* the validity ended before a renewal, or refusals left no majority.  Left by
@@ -188,7 +188,7 @@ typedef enum core_event_type
 					  * request keeps its lists: see core_must_move */
 	CORE_RELEASE,    /* any state; the owner is done or cancels */
 	CORE_FORGET,     /* RELEASING: drop the debts; the keys expire by themselves */
-	CORE_REPLY,      /* uses node, op, round, reply, met_us, and the fields of a reply */
+	CORE_REPLY,      /* uses node, op, round, reply, counts_after_us, and the fields of a reply */
 	CORE_NODE_LOST,  /* the node's connection broke: the node may or may not have executed
 					  * unanswered commands */
 	CORE_NODE_READY, /* the node takes commands (again), or takes releases again */
@@ -229,19 +229,19 @@ typedef struct core_event
 {
 	core_event_type type;
 	int64_t now_us;
-	uint32_t random;       /* 32 random bits, for the spread of retries */
-	core_mask can_send;    /* nodes that take commands now */
-	core_mask can_vote;    /* nodes of can_send that may grant: not in quarantine */
-	core_mask can_release; /* nodes of can_send that take releases from RELEASING leases now; see
-							* core_unpaid */
-	int node;              /* REPLY, NODE_LOST, NODE_READY */
-	core_op op;            /* REPLY */
-	core_reply reply;      /* REPLY */
-	uint32_t round;        /* REPLY: the round of the command */
-	int64_t met_us;        /* REPLY: since when the answering process is known to be this node's
-							* process, and no other's */
-	uint32_t holder;       /* REPLY, a refused acquire: hash of the value at the node */
-	bool silent;           /* REPLY, a refused acquire: the holder publishes no release */
+	uint32_t random;         /* 32 random bits, for the spread of retries */
+	core_mask can_send;      /* nodes that take commands now */
+	core_mask can_vote;      /* nodes of can_send that may grant: not in quarantine */
+	core_mask can_release;   /* nodes of can_send that take releases from RELEASING leases now; see
+							  * core_unpaid */
+	int node;                /* REPLY, NODE_LOST, NODE_READY */
+	core_op op;              /* REPLY */
+	core_reply reply;        /* REPLY */
+	uint32_t round;          /* REPLY: the round of the command */
+	int64_t counts_after_us; /* REPLY: the vote counts in rounds that began after this time; see
+							  * guard_counts_after_us */
+	uint32_t holder;         /* REPLY, a refused acquire: hash of the value at the node */
+	bool silent;             /* REPLY, a refused acquire: the holder publishes no release */
 	bool may_idle;         /* REPLY, a refused acquire: the holder's host may keep the lease idle */
 	int64_t token;         /* REPLY, a granted acquire: the node's counter, > 0; a renewal that
 							* was refused for a larger counter: the counter; any other refused

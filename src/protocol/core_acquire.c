@@ -28,6 +28,8 @@
 static void choose_token(core_lease *lease);
 static void confirm(core_lease *lease, const core_event *event, core_out *out);
 static core_mask agreed_nodes(const core_lease *lease);
+static void undo(core_lease *lease, const core_event *event, core_out *out);
+static void ask_again(core_lease *lease, const core_event *event, core_out *out);
 static void fail_acquire(core_lease *lease, const core_event *event, bool unreachable,
 						 core_out *out);
 static int32_t waiting_hosts(const core_lease *lease);
@@ -151,9 +153,15 @@ core_decide_acquire(core_lease *lease, const core_event *event, core_out *out)
 	{
 		int64_t granted_until_us = lease->round_began_us + core_validity_us(lease->ttl_us);
 
+		/* too late to be a grant; guard_counts_after_us relies on this */
 		if (event->now_us >= granted_until_us)
 		{
-			fail_acquire(lease, event, true, out); /* too late to be a grant */
+			fail_acquire(lease, event, true, out);
+			return;
+		}
+		if (event->now_us >= core_round_ends_us(lease))
+		{
+			ask_again(lease, event, out);
 			return;
 		}
 		lease->state = CORE_HELD;
@@ -182,6 +190,29 @@ core_decide_acquire(core_lease *lease, const core_event *event, core_out *out)
 	else if (!core_has_quorum(lease->lists, ~(no | error)) &&
 			 core_has_quorum(lease->lists, yes | no))
 		fail_acquire(lease, event, false, out);
+}
+
+/* Nothing is granted: drops the token, and deletes the keys of this round. */
+static void
+undo(core_lease *lease, const core_event *event, core_out *out)
+{
+	lease->token = 0;
+	lease->confirming = 0;
+	out->confirm = 0;
+	core_pay_debts(lease, event, lease->members, out);
+}
+
+/*
+ * This process was late, not the nodes: a majority answered, but the time of the round is over.
+ * Undoes the round and repeats it at once.  The round is no failure.
+ */
+static void
+ask_again(core_lease *lease, const core_event *event, core_out *out)
+{
+	undo(lease, event, out);
+	lease->state = CORE_BUSY;
+	lease->unreachable_since_us = 0;
+	lease->next_at_us = event->now_us;
 }
 
 /* A majority said yes.  Sets the token to the largest counter of the nodes that said yes. */
@@ -237,9 +268,9 @@ agreed_nodes(const core_lease *lease)
 static void
 fail_acquire(core_lease *lease, const core_event *event, bool unreachable, core_out *out)
 {
-	bool silent = lease->rival_lead > 0 && lease->rival_is_silent;
 	bool sure = lease->rival_lead >= core_quorum(lease->members); /* a holder exists */
-	int64_t retry_us = !unreachable && (silent || !sure) ? lease->unheard_us : lease->retry_us;
+	int64_t retry_us =
+		!unreachable && (lease->rival_is_silent || !sure) ? lease->unheard_us : lease->retry_us;
 	bool split = !sure && (lease->once || core_count(lease, CORE_VOTE_YES) > 0);
 	int64_t crowd;
 	int64_t spread_us;
@@ -248,10 +279,7 @@ fail_acquire(core_lease *lease, const core_event *event, bool unreachable, core_
 	crowd = 1 + lease->waiting / CROWD;
 	spread_us = EXPIRY_SPREAD_US + (crowd - 1) * retry_us;
 	lease->splits = split && !unreachable ? lease->splits + 1 : 0;
-	lease->token = 0;
-	lease->confirming = 0;
-	out->confirm = 0;
-	core_pay_debts(lease, event, lease->members, out);
+	undo(lease, event, out);
 	if (!unreachable)
 		lease->unreachable_since_us = 0;
 	else if (lease->unreachable_since_us == 0)

@@ -15,6 +15,9 @@
 #define RENEW_AFTER_US(ttl_us) ((ttl_us) / 3)
 #define RENEW_AGAIN_US(ttl_us) ((ttl_us) / 9)
 
+/* core.c */
+extern int64_t core_round_ends_us(const core_lease *lease);
+
 /* core_acquire.c */
 extern void core_on_acquire(core_lease *lease, const core_event *event, core_out *out);
 extern void core_begin_acquire(core_lease *lease, const core_event *event, core_out *out);

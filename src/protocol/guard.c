@@ -13,6 +13,7 @@
 /* uptime is counted in whole seconds, by a clock that may be set */
 #define UPTIME_SLACK_S 2
 
+static int64_t by_any_clock_us(int64_t us);
 static bool is_same(const char *a, const char *b);
 static int find_twin(GuardMemory *const *nodes, int node, const char *run_id);
 static GuardVerdict review(GuardMemory *memory, const GuardFacts *facts, int64_t max_ttl_us);
@@ -26,8 +27,8 @@ guard_meet(GuardMemory *const *nodes, int node, const GuardFacts *facts, int64_t
 	bool other = !is_same(memory->run_id, facts->run_id);
 	GuardVerdict verdict = facts->evicts ? GUARD_EVICTS : review(memory, facts, max_ttl_us);
 
-	if (verdict != GUARD_AS_BEFORE)
-		guard_distrust(memory, max_ttl_us, now_us);
+	if (verdict != GUARD_AS_BEFORE || memory->lost_us == GUARD_EVICTING)
+		guard_distrust(memory, facts->evicts, max_ttl_us, now_us);
 	/* after another known process, the reported uptime is not used; see review */
 	if (memory->run_id[0] == '\0')
 		memory->started_us = now_us - facts->uptime_s * SECOND;
@@ -43,14 +44,16 @@ guard_meet(GuardMemory *const *nodes, int node, const GuardFacts *facts, int64_t
 	memory->twin = find_twin(nodes, node, facts->run_id) + 1;
 	memcpy(memory->run_id, facts->run_id, sizeof(memory->run_id));
 	memcpy(memory->marker, facts->marker, sizeof(memory->marker));
+	memory->durable = facts->durable;
 	return verdict;
 }
 
 /* The quarantine lasts as long as a lease that begins now could live, by any clock. */
 void
-guard_distrust(GuardMemory *memory, int64_t max_ttl_us, int64_t now_us)
+guard_distrust(GuardMemory *memory, bool evicts, int64_t max_ttl_us, int64_t now_us)
 {
-	memory->until_us = now_us + 2 * max_ttl_us - core_validity_us(max_ttl_us);
+	memory->until_us = now_us + by_any_clock_us(max_ttl_us);
+	memory->lost_us = evicts ? GUARD_EVICTING : now_us;
 	assert(memory->until_us > now_us);
 }
 
@@ -58,6 +61,23 @@ bool
 guard_may_vote(const GuardMemory *memory, int64_t now_us)
 {
 	return now_us >= memory->until_us;
+}
+
+int64_t
+guard_counts_after_us(const GuardMemory *memory, core_op op, int64_t answer_us)
+{
+	int64_t renewals_us = memory->lost_us;
+
+	if (renewals_us != GUARD_EVICTING)
+		renewals_us += by_any_clock_us(answer_us);
+	return op == CORE_OP_RENEW && renewals_us > memory->met_us ? renewals_us : memory->met_us;
+}
+
+/* How long may a time last that another clock measures? */
+static int64_t
+by_any_clock_us(int64_t us)
+{
+	return 2 * us - core_validity_us(us);
 }
 
 static bool
@@ -84,7 +104,8 @@ find_twin(GuardMemory *const *nodes, int node, const char *run_id)
  * Returns why a quarantine begins, or GUARD_AS_BEFORE.  A node computes its uptime from its wall
  * clock, which may step after the start.  Then a process of some seconds reports a long uptime.
  * After another known process the uptime is not used.  The known process answered at some time
- * in the past, and may have lost its data at any time since.
+ * in the past, and may have lost its data at any time since.  Its last commands may never have
+ * reached the disk, although the new process writes each command there.
  */
 static GuardVerdict
 review(GuardMemory *memory, const GuardFacts *facts, int64_t max_ttl_us)
@@ -92,7 +113,7 @@ review(GuardMemory *memory, const GuardFacts *facts, int64_t max_ttl_us)
 	bool met = memory->marker[0] != '\0';
 	bool new_process = met ? !is_same(memory->run_id, facts->run_id) : is_young(facts, max_ttl_us);
 
-	if (new_process && !facts->durable)
+	if (new_process && !(facts->durable && (memory->durable || !met)))
 		return GUARD_RESTARTED;
 	if (met ? !is_same(memory->marker, facts->marker) && facts->loss != GUARD_LOST_ONCE
 			: facts->loss == GUARD_LOST_LATELY)

@@ -8,18 +8,26 @@
  * this host's clock.  No forgotten lease lives longer without a renewal.  Two signs show a loss:
  *
  * - The server process is not the process that this host has seen on the node.  Or it is the
- *   first process seen, and reports an uptime below max_ttl.  A durable node forgets nothing by
- *   a restart: it writes each command to disk before it answers (appendonly yes, appendfsync
- *   always, no-appendfsync-on-rewrite no), or its administrator declares that answered commands
- *   survive.
+ *   first process seen, and reports an uptime below max_ttl plus 2 s.  A durable node forgets
+ *   nothing by a restart: it writes each command to disk before it answers (appendonly yes,
+ *   appendfsync always, no-appendfsync-on-rewrite no), or its administrator declares that answered
+ *   commands survive.  Both processes must be durable: a former process that is not may have lost
+ *   its last commands, and a present process that is not may read older data.
  *
- * - The marker is not the marker that this host has seen on the node.  Each acquire brings the
- *   known marker.  A node with another marker, or without a marker, refuses the acquire.  So the
- *   next acquire after FLUSHALL notices the loss.  If the new marker says that a host noticed
- *   the loss longer than max_ttl ago, all forgotten leases have ended.
+ * - The marker is not the marker that this host has seen on the node.  Acquires, and renewals
+ *   that would create their key, bring the known marker.  A node with another marker, or without
+ *   a marker, refuses them.  So the next command after FLUSHALL notices the loss.  If the new
+ *   marker says that a host noticed the loss longer than max_ttl ago, all forgotten leases have
+ *   ended.
  *
  * A node may be configured to evict keys when its memory is full.  Such a node is in quarantine
  * until max_ttl after this host last saw this configuration.
+ *
+ * In quarantine the node takes renewals.  Renewals count as votes when redlock.node_timeout and
+ * the drift of clocks are over since this host noticed the loss (guard_counts_after_us).  Before,
+ * another host may still count a vote that the node has lost.  The round of such a vote began
+ * before the loss, and a round grants nothing later than node_timeout.  Without this rule the
+ * model Lease_lost_renewed has two holders.  Renewals never count at a node that evicts keys.
  *
  * A host can't miss data that it has never seen.  A loss before the host's server started is
  * found by the first sign, or by the marker if another host noticed the loss.
@@ -55,17 +63,21 @@
 
 #define GUARD_RUN_ID_SIZE 64
 #define GUARD_REASON_SIZE 128
-#define GUARD_FORMER_MAX 4 /* remembered earlier processes of a node */
+#define GUARD_FORMER_MAX 4       /* remembered earlier processes of a node */
+#define GUARD_EVICTING INT64_MAX /* as lost_us: the node evicts keys */
 
 /* This host's memory of a node, in shared memory.  Only the broker writes to it. */
 typedef struct GuardMemory
 {
 	char run_id[GUARD_RUN_ID_SIZE];  /* empty: never seen */
 	char marker[LUA_MARKER_MAX + 1]; /* empty: never seen */
+	bool durable;                    /* answered commands survive the end of this process */
 	char reason[GUARD_REASON_SIZE];  /* why the last quarantine began, for people; node_checks.c
 									  * writes it */
 	int64_t until_us;                /* the node must not vote before; 0: the node was never in
 									  * quarantine */
+	int64_t lost_us;                 /* when this host last noticed that the node may have lost
+									  * data; GUARD_EVICTING; 0: never */
 
 	int twin;       /* index + 1 of another node for the same server: do not use this node; 0:
 					 * none */
@@ -114,7 +126,16 @@ extern GuardVerdict guard_meet(GuardMemory *const *nodes, int node, const GuardF
 /* Returns true if the node may vote for new leases. */
 extern bool guard_may_vote(const GuardMemory *memory, int64_t now_us);
 
-/* Begins a quarantine, or begins it again, for instance because the node evicts keys. */
-extern void guard_distrust(GuardMemory *memory, int64_t max_ttl_us, int64_t now_us);
+/*
+ * Begins a quarantine, or begins the quarantine again.  evicts: the node evicts keys, and loses
+ * data until a call with evicts = false.
+ */
+extern void guard_distrust(GuardMemory *memory, bool evicts, int64_t max_ttl_us, int64_t now_us);
+
+/*
+ * An answer of the node is a vote in rounds that began after this time; INT64_MAX: in none.
+ * answer_us: the longest round of acquires of any host, redlock.node_timeout.
+ */
+extern int64_t guard_counts_after_us(const GuardMemory *memory, core_op op, int64_t answer_us);
 
 #endif /* REDLOCK_GUARD_H */

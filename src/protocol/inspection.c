@@ -221,7 +221,7 @@ add_up(Inspection *inspection, core_lists lists, const Inspected *node)
 			add_host(inspection, lists, node, node[i].host[k]);
 }
 
-/* The largest number that a majority of all nodes, all of these nodes, reaches; 0: none. */
+/* The largest number that a quorum within `nodes` reaches, or 0. */
 static int64_t
 reached(core_lists lists, core_mask nodes, const int64_t number[CORE_NODES_MAX])
 {

@@ -12,16 +12,18 @@ static void acquire(local_data *data, const local_mark *mark, int64_t now_us,
 					const local_command *command, local_memory *memory, local_answer *answer);
 static void confirm(local_data *data, int64_t now_us, const local_command *command,
 					local_memory *memory, local_answer *answer);
-static void renew(local_data *data, int64_t now_us, const local_command *command,
-				  local_memory *memory, local_answer *answer);
+static void renew(local_data *data, const local_mark *mark, int64_t now_us,
+				  const local_command *command, local_memory *memory, local_answer *answer);
 static void release(local_data *data, int64_t now_us, const local_command *command,
 					local_memory *memory, local_answer *answer);
+static bool has_forgotten(const local_mark *mark, const local_command *command,
+						  local_answer *answer);
 static bool acquire_shared(local_data *data, int64_t now_us, const local_command *command,
 						   local_memory *memory, int64_t counter, local_answer *answer);
 static void confirm_shared(local_data *data, int64_t now_us, const local_command *command,
 						   local_memory *memory, local_answer *answer);
-static bool renew_shared(local_data *data, int64_t now_us, const local_command *command,
-						 local_memory *memory, local_answer *answer);
+static bool renew_shared(local_data *data, const local_mark *mark, int64_t now_us,
+						 const local_command *command, local_memory *memory, local_answer *answer);
 static bool release_shared(local_data *data, int64_t now_us, const local_command *command,
 						   local_answer *answer);
 static local_reader *reader_of(local_data *data, local_id secret);
@@ -37,6 +39,7 @@ static bool is_barred(const local_command *command);
 static int permits_said(const local_data *data);
 static bool has_permit(const local_command *command, int permit);
 static void stand_behind(const local_data *bar, int64_t now_us, local_answer *answer);
+static bool is_of_another_kind(const local_data *lock, const local_command *command);
 static void take_lock(int64_t now_us, const local_command *command);
 static void renew_lock(const local_data *data, int64_t now_us, const local_command *command,
 					   local_memory *memory);
@@ -74,12 +77,23 @@ local_execute(local_data *data, const local_mark *mark, int64_t now_us,
 			confirm(data, now_us, command, memory, answer);
 			break;
 		case CORE_OP_RENEW:
-			renew(data, now_us, command, memory, answer);
+			renew(data, mark, now_us, command, memory, answer);
 			break;
 		case CORE_OP_RELEASE:
 			release(data, now_us, command, memory, answer);
 			break;
 	}
+}
+
+/* Returns true, with an error, if the node's marker is not the marker known to the client. */
+static bool
+has_forgotten(const local_mark *mark, const local_command *command, local_answer *answer)
+{
+	if (mark->text != 0 && mark->text == command->marker)
+		return false;
+	answer->reply = CORE_REPLY_ERROR;
+	answer->error = LOCAL_FORGOT;
+	return true;
 }
 
 /* The script reads the clock only if the counter is missing or not near. */
@@ -94,8 +108,7 @@ acquire(local_data *data, const local_mark *mark, int64_t now_us, const local_co
 	bool near = data->counter != 0 && is_near(data->counter, proposal);
 
 	answer->reply = CORE_REPLY_ERROR;
-	answer->error = LOCAL_FORGOT;
-	if (mark->text == 0 || mark->text != command->marker)
+	if (has_forgotten(mark, command, answer))
 		return;
 	if (!near)
 	{
@@ -220,7 +233,14 @@ take_lock(int64_t now_us, const local_command *command)
 		lock->key_end_ms = end_ms;
 }
 
-/* With a renewed permit: the lock's key may be lost, or a stranger's. */
+/* Returns true if a session has the whole lock, or permits of another number. */
+static bool
+is_of_another_kind(const local_data *lock, const local_command *command)
+{
+	return local_has_key(lock) && permits_said(lock) != command->says_permits;
+}
+
+/* With a renewed permit: the lock's key may be lost. */
 static void
 renew_lock(const local_data *data, int64_t now_us, const local_command *command,
 		   local_memory *memory)
@@ -233,7 +253,7 @@ renew_lock(const local_data *data, int64_t now_us, const local_command *command,
 		set_key(lock, now_us, command);
 		lock->key_end_ms = data->key_end_ms;
 	}
-	else if (permits_said(lock) > 0 && lock->key_end_ms < data->key_end_ms)
+	else if (lock->key_end_ms < data->key_end_ms)
 	{
 		let_write(memory);
 		lock->key_end_ms = data->key_end_ms;
@@ -409,12 +429,14 @@ confirm_shared(local_data *data, int64_t now_us, const local_command *command, l
 }
 
 static void
-renew(local_data *data, int64_t now_us, const local_command *command, local_memory *memory,
-	  local_answer *answer)
+renew(local_data *data, const local_mark *mark, int64_t now_us, const local_command *command,
+	  local_memory *memory, local_answer *answer)
 {
+	if (command->permit > 0 && is_of_another_kind(command->lock_data, command))
+		return;
 	if (command->shared)
 	{
-		if (!renew_shared(data, now_us, command, memory, answer))
+		if (!renew_shared(data, mark, now_us, command, memory, answer))
 			return;
 	}
 	else if (is_same(data, command))
@@ -434,6 +456,8 @@ renew(local_data *data, int64_t now_us, const local_command *command, local_memo
 			answer->token = data->counter;
 			return;
 		}
+		if (has_forgotten(mark, command, answer))
+			return;
 		take_known(data, memory);
 		if (*memory == LOCAL_FULL)
 		{
@@ -454,8 +478,8 @@ renew(local_data *data, int64_t now_us, const local_command *command, local_memo
 
 /* Returns false if the reader was not extended. */
 static bool
-renew_shared(local_data *data, int64_t now_us, const local_command *command, local_memory *memory,
-			 local_answer *answer)
+renew_shared(local_data *data, const local_mark *mark, int64_t now_us, const local_command *command,
+			 local_memory *memory, local_answer *answer)
 {
 	local_reader *mine = reader_of(data, command->secret);
 	int64_t since = data->counter;
@@ -474,6 +498,8 @@ renew_shared(local_data *data, int64_t now_us, const local_command *command, loc
 		answer->token = since;
 		return false;
 	}
+	if (mine == NULL && has_forgotten(mark, command, answer))
+		return false;
 	take_known(data, memory);
 	if (*memory == LOCAL_FULL || (mine == NULL && !has_place(data, now_us)))
 	{

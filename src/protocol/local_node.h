@@ -103,7 +103,7 @@ typedef struct local_command
 
 	int64_t ttl_ms;    /* release: what becomes of the key, as in redlock.lua */
 	int64_t proposal;  /* acquire */
-	uint64_t marker;   /* acquire: the marker that the client knows */
+	uint64_t marker;   /* acquire, renew: the marker that the client knows */
 	int64_t counter;   /* confirm: granted; renew: bound; release: tombstone */
 	int64_t token;     /* confirm: the new counter; renew: the new bound */
 	int64_t waited_us; /* acquire; -1: a try */

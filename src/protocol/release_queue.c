@@ -114,7 +114,6 @@ release_queue_begin(ReleaseQueue *queue, int entry, const core_lease *lease, uin
 		return true;
 	if (queue->waiting.first < 0 && may_begin(queue, lease, can_send))
 		return true;
-	release->lease = lease;
 	release->waits = true;
 	append(queue, &queue->waiting, RELEASE_BY_AGE, entry);
 	set_indexed(queue, entry, hash, true);

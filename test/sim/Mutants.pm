@@ -47,9 +47,11 @@ sub run_mutants
 	return $killed;
 }
 
-# Writes one test of TAP.  Returns $good.
+# Writes one test of TAP.  Returns $good.  A match without a result vanishes from a list of
+# arguments: callers pass scalar(...).
 sub check
 {
+	die "check needs two arguments\n" if @_ != 2;
 	my ($good, $what) = @_;
 
 	$tests++;

@@ -95,7 +95,7 @@ typedef struct text
 	{NULL, "it is not of a permit: " text}, {"SET $key <'" text "> PX 50000", "OK"},               \
 		{"acquire $one <1:8:2_permits=2_x> 100000 $now 5 2", "[{50000}, <'" text ">, 0, 0]"},      \
 		{"SET $one <1:8:2_permits=2_x> PX 100000", "OK"},                                          \
-		{"renew $one <1:8:2_permits=2_x> 90000 5 5", "1"}, {"PTTL $key", "{50000}"},               \
+		{"renew $one <1:8:2_permits=2_x> 90000 5 5", "0"}, {"PTTL $key", "{50000}"},               \
 		{"release $one <1:8:2_permits=2_x> 70000 0 0", "1"}, {"PTTL $key", "{50000}"},             \
 		{"SET $one <1:8:2_permits=2_x> PX 100000", "OK"},                                          \
 		{"release $one <1:8:2_permits=2_x> -1 0 0", "1"},                                          \
@@ -463,6 +463,11 @@ static const step steps[] = {
 	{"acquire $one <1:8:2_permits=2_x> 100000 $now 5 2", "!*"},
 	{"EXISTS $one", "0"},
 
+	{NULL, "a permit whose lock's key can't be read is not renewed"},
+	{"ACL SETUSER default resetkeys ~redlock:*marker ~redlock:case?*", "OK"},
+	{"renew $one <1:8:2_permits=2_x> 100000 5 5", "!*"},
+	{"EXISTS $one", "0"},
+
 	/* LUA_READERS_TOLD is 16 */
 	{NULL, "the first host that waits tells all readers, the second some"},
 	{"SET $key <1:8:2=_x> PX 100000", "OK"},
@@ -481,6 +486,8 @@ static const step steps[] = {
 	{NULL, "a marker that can't be read is none"},
 	{"ACL SETUSER default resetkeys ~redlock:case*", "OK"},
 	{"acquire $key <1:8:2_x> 100000 $now 5 ; " NEXT, "!FORGOT* ; 0"},
+	{"renew $key <1:8:2_x> 100000 $now $now ; " NEXT, "!FORGOT* ; 0"},
+	{"renew_shared $key <1:8:2=_x> 100000 $now $now ; " NEXT, "!FORGOT* ; 0"},
 
 	{NULL, "a counter that can't be written fails its own command only"},
 	{"ACL SETUSER default resetkeys ~redlock:*marker ~redlock:case?[2nr]* ~$key "

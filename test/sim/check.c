@@ -21,9 +21,10 @@
  * - 5 (no renewal past a later token, and no token between a token and the
  *   bound of its renewals): while no counter was forgotten.
  * - 12 (a grant comes): where keys and leases end in time.
- * - 23 (a complete forced release): while no counter was forgotten since.  A
- *   lease whose keys a forced release has deleted, and no renewal has created
- *   again, does not count for 1, and its hand-overs do not count for 2.
+ * - 23 (a complete forced release): while no counter was forgotten since its
+ *   last round began.  A lease whose keys a forced release has deleted, and no
+ *   renewal has created again, does not count for 1, and its hand-overs do not
+ *   count for 2.
  * - 16 (survival): where only outages of durable nodes can end a lease.  A
  *   minority fails at a time, after all nodes were back for a ttl (or two, if
  *   nodes may execute old commands), and the lease was held as long.  Each
@@ -1053,7 +1054,7 @@ check_executed(int node, int s, const command *command, const store *store, cons
 			   "node %d drops the lock before the end of its reader, request %u", node + 1,
 			   node_number(after->reader[i].secret));
 	if (yes)
-		force_gives_back(command->secret, s);
+		force_gives_back(s, command);
 	switch (command->op)
 	{
 		case CORE_OP_ACQUIRE:

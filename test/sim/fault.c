@@ -41,6 +41,7 @@ static int64_t for_us(int64_t most_us);
 static void cut(int host, int node, bool to, int64_t until_us);
 static void partition(void);
 static void restart(fault fault);
+static void restart_server(int server, fault fault);
 static void step_at_boot(int server);
 static void start_anew(int server, int64_t down_us, bool silent);
 static void roll(void);
@@ -48,6 +49,8 @@ static void stop_broker(int host);
 static void flush(int server);
 static void set_node_clock(bool forward);
 static void set_wall_clock(int host);
+static void lose_vote(int host, int entry, int node, int holder, int held);
+static bool is_under_way(int host, int node);
 static void evict(int server, int resource);
 static void suspend(int host, int64_t for_us);
 static void silence(void);
@@ -314,20 +317,25 @@ restart(fault fault)
 									   [FAULT_RESTART_LOST] = KEEPS_NOTHING,
 									   [FAULT_ROLLBACK] = KEEPS_SNAPSHOTS};
 	int first = (int) dice((uint32_t) w.plan.servers);
-	server *server = NULL;
-	store before;
-	int s;
 
-	for (int i = 0; i < w.plan.servers && server == NULL; i++)
+	for (int i = 0; i < w.plan.servers; i++)
 	{
-		s = (first + i) % w.plan.servers;
-		if (w.plan.persistence[s] == want[fault])
-			server = &w.server[s];
-	}
-	if (server == NULL)
+		int s = (first + i) % w.plan.servers;
+
+		if (w.plan.persistence[s] != want[fault])
+			continue;
+		seen.fault[fault]++;
+		restart_server(s, fault);
 		return;
-	seen.fault[fault]++;
-	before = server->data;
+	}
+}
+
+static void
+restart_server(int s, fault fault)
+{
+	server *server = &w.server[s];
+	store before = server->data;
+
 	if (fault == FAULT_RESTART_LOST)
 		memset(&server->data, 0, sizeof(server->data));
 	else if (fault == FAULT_ROLLBACK && w.now_us < server->save_at_us)
@@ -426,6 +434,77 @@ flush(int s)
 	w.server[s].flushed = true;
 	for (int r = 0; r < w.plan.resources; r++)
 		check_forgot(s, r);
+}
+
+/*
+ * Host h asks for a lock, and counts the node's vote.  If another host holds the lock, the node
+ * may lose the vote, as in model/Lease_lost_renewed.cfg.  Chance alone hardly meets this moment.
+ */
+void
+fault_on_vote(int h, int s, int node)
+{
+	if (!may(FAULT_LOST_VOTE) || entry_at(h, s)->drive.core.state != CORE_ASKING || !chance(2))
+		return;
+	for (int i = 0; i < w.plan.hosts; i++)
+		for (int k = 0; k < w.plan.entries; k++)
+			if (i != h && entry_at(i, k)->resource == entry_at(h, s)->resource &&
+				host_is_valid(i, k))
+			{
+				lose_vote(h, s, node, i, k);
+				return;
+			}
+}
+
+/*
+ * The node loses its data.  At another node, which has the holder's key and not yet the round's
+ * acquire, commands wait until the key has ended; the holder's commands wait longer.  If the round
+ * ends before, host h stops, and decides the round late.
+ */
+static void
+lose_vote(int h, int s, int node, int holder, int held)
+{
+	const core_lease *asking = &entry_at(h, s)->drive.core;
+	int64_t end_us = host_true_time_us(h, asking->round_began_us + asking->answer_us);
+	int voter = w.server_of[h][node];
+
+	for (int n = 0; n < w.plan.places; n++)
+	{
+		const server *last = server_at(h, n);
+		const node_data *data = &last->data.lock[entry_at(h, s)->resource];
+		int64_t free_us;
+
+		if (last == &w.server[voter] || !is_under_way(h, n) ||
+			!debt_stands(last, entry_at(holder, held)->resource, entry_at(holder, held)->secret))
+			continue;
+		free_us = true_time_us(&last->wall, (data->key_end_ms + 1) * 1000 - WALL_US);
+		if (free_us >= w.calm_at_us)
+			continue;
+		seen.fault[FAULT_LOST_VOTE]++;
+		cut(h, n, true, free_us);
+		if (free_us >= end_us)
+			host_pause(h, free_us + 4 * w.plan.delay_us - w.now_us);
+		for (int m = 0; m < w.plan.places; m++)
+			if (server_at(holder, m) == last)
+			{
+				cut(holder, m, true, free_us + 2 * w.plan.delay_us);
+				if (chance(2))
+					wire_break(holder, m, false, false);
+			}
+		if (w.plan.persistence[voter] == KEEPS_NOTHING && chance(2))
+			restart_server(voter, FAULT_RESTART_LOST);
+		else
+			flush(voter);
+		return;
+	}
+}
+
+/* Does the node still have to execute a command of the host? */
+static bool
+is_under_way(int h, int n)
+{
+	const wire *wire = wire_at(h, n);
+
+	return !wire->gone && wire->executed != wire->tail;
 }
 
 static void

@@ -12,6 +12,9 @@ extern void fault_happens(void);             /* EVENT_FAULT */
 extern void fault_calm(void);                /* EVENT_CALM */
 extern void fault_plain(const event *event); /* EVENT_PLAIN */
 
+/* A round of acquires counts the node's vote. */
+extern void fault_on_vote(int host, int entry, int node);
+
 /* Does the plain client hold this lock? */
 extern bool fault_plain_is_valid(int resource);
 

@@ -51,6 +51,7 @@ typedef struct order
 	uint32_t run_id;
 	uint32_t epoch; /* of the connection */
 	int resource;
+	bool forgetful; /* the node was in quarantine at the send */
 	bool looks;
 	uint32_t secret; /* as `shown` below, when the command was sent */
 	ForceRelease what;
@@ -72,6 +73,7 @@ static struct force
 	int64_t kept_until_us; /* of a lock that was released before; else INT64_MAX */
 	uint32_t shown;        /* the request whose keys a majority had; 0: none, or readers */
 	core_lists lists;
+	uint32_t forgets;   /* losses of counters before the last question */
 	core_mask waiting;  /* nodes that owe an answer */
 	core_mask executed; /* nodes that have executed the last question */
 	ForceRelease release;
@@ -85,8 +87,9 @@ static uint32_t numbers;
 static struct
 {
 	core_mask taken;   /* servers where a forced release has deleted its key */
+	uint32_t kept;     /* losses of counters before the last such deletion */
 	bool over;         /* a complete forced release has ended its lease */
-	uint32_t forgets;  /* losses of counters before that */
+	uint32_t forgets;  /* losses of counters before the commands of that release */
 	core_mask renewed; /* servers that have renewed its key since */
 } requests[SECRETS_MAX];
 
@@ -101,9 +104,11 @@ static struct
 static bool goes_on(struct force *force);
 static void ask(struct force *force);
 static bool send_order(const struct force *force, int node);
+static bool may_vote(int h, int n);
 static int64_t way_us(void);
 static void execute(order *order);
 static void take(const order *order, const node_data *before);
+static void take_from(uint32_t secret, const order *order);
 static uint32_t shown_at_look(const struct force *force);
 static void end_if_done(struct force *force);
 static void tell_holders(const struct force *force);
@@ -172,6 +177,7 @@ ask(struct force *force)
 
 	force->lists = hosts[h].lists;
 	force->number = ++numbers;
+	force->forgets = check_forgets(force->resource);
 	force->waiting = force->executed = 0;
 	memset(force->node, 0, sizeof(force->node));
 	if (force->looks)
@@ -202,6 +208,7 @@ send_order(const struct force *force, int n)
 							.run_id = server_at(h, n)->run_id,
 							.epoch = wire_at(h, n)->epoch,
 							.resource = force->resource,
+							.forgetful = !may_vote(h, n),
 							.looks = force->looks,
 							.secret = force->shown,
 							.what = force->release};
@@ -209,6 +216,14 @@ send_order(const struct force *force, int n)
 		return true;
 	}
 	return false;
+}
+
+/* A node READY, to the broker. */
+static bool
+may_vote(int h, int n)
+{
+	return wire_at(h, n)->state == WIRE_UP &&
+		   guard_may_vote(&hosts[h].node[n].guard, host_now_us(h));
 }
 
 static int64_t
@@ -291,17 +306,22 @@ execute(order *order)
 static void
 take(const order *order, const node_data *before)
 {
-	int server = order->server;
-
 	check_demand(FORCED,
 				 order->secret == 0 || before->shared ||
 					 node_number(before->secret) == order->secret,
 				 "host %c deletes the key of request %u, and looked at request %u",
 				 HOST_NAME(order->host), node_number(before->secret), order->secret);
 	fault_plain_forced(node_number(before->secret));
-	requests[node_number(before->secret)].taken |= CORE_BIT(server);
+	take_from(node_number(before->secret), order);
 	for (int i = 0; before->shared && i < before->readers; i++)
-		requests[node_number(before->reader[i].secret)].taken |= CORE_BIT(server);
+		take_from(node_number(before->reader[i].secret), order);
+}
+
+static void
+take_from(uint32_t secret, const order *order)
+{
+	requests[secret].taken |= CORE_BIT(order->server);
+	requests[secret].kept = check_forgets(order->resource);
 }
 
 /* inspector_hear() */
@@ -311,7 +331,6 @@ force_on_answer(const event *event)
 	order order = orders[event->tag];
 	struct force *force = &forces[order.force];
 	const wire *wire = wire_at(order.host, order.node);
-	const GuardMemory *guard = &hosts[order.host].node[order.node].guard;
 	Inspected *at = &force->node[order.node];
 
 	orders[event->tag].used = false;
@@ -319,9 +338,9 @@ force_on_answer(const event *event)
 		!(force->waiting & CORE_BIT(order.node)) || wire->epoch != order.epoch || wire->gone)
 		return;
 	*at = order.answer;
-	at->may_have_forgotten = wire->state != WIRE_UP ||
-							 !guard_may_vote(guard, host_now_us(order.host)) ||
-							 strcmp(at->marker, guard->marker) != 0;
+	at->may_have_forgotten =
+		order.forgetful || !may_vote(order.host, order.node) ||
+		strcmp(at->marker, hosts[order.host].node[order.node].guard.marker) != 0;
 	force->waiting &= ~CORE_BIT(order.node);
 	end_if_done(force);
 }
@@ -449,7 +468,7 @@ end_leases(const struct force *force)
 	if (ended[r].forgets != check_forgets(r))
 		ended[r].floor = 0; /* the counters that kept the tokens of former leases are lost */
 	ended[r].at_us = w.now_us;
-	ended[r].forgets = check_forgets(r);
+	ended[r].forgets = force->forgets;
 	for (int h = 0; h < w.plan.hosts; h++)
 		for (int s = 0; s < w.plan.entries; s++)
 		{
@@ -460,7 +479,7 @@ end_leases(const struct force *force)
 				continue;
 			seen.forced_over++;
 			requests[entry->secret].over = true;
-			requests[entry->secret].forgets = check_forgets(r);
+			requests[entry->secret].forgets = force->forgets;
 			requests[entry->secret].renewed = 0;
 			if (ended[r].floor < entry->drive.core.bound)
 				ended[r].floor = entry->drive.core.bound;
@@ -499,9 +518,10 @@ force_took(uint32_t secret)
 }
 
 void
-force_gives_back(uint32_t secret, int server)
+force_gives_back(int server, const command *command)
 {
-	requests[secret].taken &= ~CORE_BIT(server);
+	if (requests[command->secret].kept == check_forgets(command->resource))
+		requests[command->secret].taken &= ~CORE_BIT(server);
 }
 
 void

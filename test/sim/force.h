@@ -23,12 +23,14 @@ extern void force_on_late(const event *event);
 
 /*
  * Has a forced release deleted a key of this request, and no renewal has created the key again? The
- * request's host may believe in the lease until the end of the validity.
+ * request's host may believe in the lease until the end of the validity.  After a loss of counters
+ * a renewal gives nothing back: the nodes have lost what would refuse the renewal, and a request
+ * may have votes from before the loss.
  */
 extern bool force_took(uint32_t secret);
 
 /* A server has accepted a key of this request. */
-extern void force_gives_back(uint32_t secret, int server);
+extern void force_gives_back(int server, const command *command);
 
 /* Checks of invariant 23: a server has renewed a key; a lease was granted. */
 extern void force_on_renewal(int server, const command *command);

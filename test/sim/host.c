@@ -374,7 +374,8 @@ host_on_answer(int h, int n, const command *command, const answer *answer)
 						.op = command->op,
 						.reply = answer->reply,
 						.round = command->round,
-						.met_us = hosts[h].node[n].guard.met_us,
+						.counts_after_us = guard_counts_after_us(
+							&hosts[h].node[n].guard, command->op, hosts[h].driver.answer_us),
 						.token = answer->token,
 						.holder = answer->holder,
 						.silent = fault_is_plain(answer->holder),
@@ -393,6 +394,8 @@ host_on_answer(int h, int n, const command *command, const answer *answer)
 		story_answer("->", command, answer, n);
 		check_answered(h, command->entry, n, command, answer);
 		driver_step_answer(&hosts[h].driver, command->entry, &event);
+		if (command->op == CORE_OP_ACQUIRE && event.reply == CORE_REPLY_YES)
+			fault_on_vote(h, command->entry, n);
 	}
 	else if (lacks_script && entry->drive.generation == command->generation)
 		seen.sent_again++;

@@ -103,6 +103,7 @@ send_to_node(Driver *driver, int n, const DriverCommand *what)
 					   .resource = entry->resource,
 					   .secret = entry->secret,
 					   .attempt = core.attempt,
+					   .marker = host_marker(h, n),
 					   .counter = core.counter,
 					   .token = core.token,
 					   .ttl_ms = what->ttl_ms,
@@ -117,7 +118,6 @@ send_to_node(Driver *driver, int n, const DriverCommand *what)
 	if (what->sent.op == CORE_OP_ACQUIRE)
 	{
 		command.proposal = wall_clock_us(driver);
-		command.marker = host_marker(h, n);
 		command.waited_us = what->waited_us;
 	}
 	if (what->sent.op == CORE_OP_RELEASE)

@@ -7,6 +7,7 @@
  * an exclusive lock with an order.  The queue's holder gets messages about
  * releases, which may be late, doubled or lost.  A session runs when an event
  * has occurred since its last run, as by a latch, and may stall before.
+ * kinds.c has another world, with nodes and without the queue.
  *
  * Protects from: more holders than permits; a free permit while a session
  * waits; a session beyond its timeout, or without an end; a session that
@@ -25,6 +26,7 @@
 
 #include "../unit/dice.h"
 #include "invariant.h"
+#include "kinds.h"
 #include "protocol/permits.h"
 
 #define MS INT64_C(1000)
@@ -34,6 +36,7 @@
 #define SESSIONS_MAX 64 /* of all hosts */
 #define N_MAX 16
 #define EVENTS_MAX 4096
+#define KINDS_WORLDS 5000
 
 #define TTL_US SECOND
 #define STOPPED_US (2 * SECOND) /* a stalled session loses the queue after this time */
@@ -980,9 +983,36 @@ test_exchanges(void)
 		  told, N_MAX * HOSTS_MAX);
 }
 
-int
-main(void)
+/* No lease of the whole lock is valid beside a permit: see kinds.c. */
+static void
+test_kinds(uint64_t from, uint64_t worlds)
 {
+	kinds_seen kinds;
+	bool holds = kinds_run(from, worlds, &kinds);
+
+	check_invariant(21, kinds.seed, holds,
+					"%" PRIu64 " worlds with a lock and its permits: %" PRId64
+					" grants of the lock, %" PRId64 " of permits, %" PRId64 " renewals, %" PRId64
+					" losses of data; no two conflicting leases are valid",
+					kinds.seed - from, kinds.whole, kinds.permits, kinds.renewed, kinds.losses);
+	check_invariant(21, kinds.seed,
+					kinds.whole > 0 && kinds.permits > 0 && kinds.renewed > 0 &&
+						kinds.refused > 0 && kinds.losses > 0 && kinds.together > 0,
+					"and there was something to check: %" PRId64
+					" renewals met a lease of another kind, %" PRId64 " permits were held together",
+					kinds.refused, kinds.together);
+}
+
+/* permits [WORLDS [SEED]]: only so many worlds of kinds.c, from this seed on */
+int
+main(int argc, char **argv)
+{
+	if (argc > 1)
+	{
+		test_kinds(argc > 2 ? strtoull(argv[2], NULL, 10) : 0, strtoull(argv[1], NULL, 10));
+		return tap_done();
+	}
+	test_kinds(0, KINDS_WORLDS);
 	test_contended();
 	test_spread();
 	test_exchanges();

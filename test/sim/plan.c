@@ -21,7 +21,8 @@ uint64_t plan_allowed = FAULT_BIT(FAULTS) - 1;
 #define IS_SHORT_LIST (__builtin_popcountll(plan_allowed & ALL) < FAULT_RELOAD_NODES / 3)
 
 #define FORGETFUL                                                                                  \
-	(FAULT_BIT(FAULT_RESTART_LOST) | FAULT_BIT(FAULT_ROLLBACK) | FAULT_BIT(FAULT_FLUSH))
+	(FAULT_BIT(FAULT_RESTART_LOST) | FAULT_BIT(FAULT_ROLLBACK) | FAULT_BIT(FAULT_FLUSH) |          \
+	 FAULT_BIT(FAULT_LOST_VOTE))
 
 /* Faults that leave majorities alone. */
 #define BESIDE_ROLLING                                                                             \
@@ -200,11 +201,16 @@ choose_times(plan *plan)
 		plan->answer_us = plan->ttl_us / 5;
 	if (plan->faults != 0 && chance(4))
 		plan->delay_us *= 3;
+	/* most rounds outlast the rest of a key */
+	if (plan->faults & FAULT_BIT(FAULT_LOST_VOTE))
+		plan->answer_us = plan->ttl_us / 4 + dice_us(plan->ttl_us);
 	/* a healthy node answers in time: both ways take up to three delays */
 	if (plan->delay_us > plan->answer_us / 4)
 		plan->delay_us = plan->answer_us / 4;
 	plan->retry_us = plan->ttl_us / 20 + dice_us(plan->ttl_us / 5);
 	plan->hold_us = chance(2) ? plan->ttl_us / 20 : chance(2) ? plan->ttl_us / 3 : plan->ttl_us * 2;
+	if (plan->faults & FAULT_BIT(FAULT_LOST_VOTE))
+		plan->hold_us = plan->ttl_us;
 	plan->length_us = plan->ttl_us * (3 + dice(6));
 	if (plan->faults & (FAULT_BIT(FAULT_RELOAD_NODES) | FAULT_BIT(FAULT_RELOAD_TTL)))
 		plan->length_us += 4 * plan->max_ttl_us * plan->longer;
@@ -235,7 +241,8 @@ roll(plan *plan)
 static void
 choose_persistence(plan *plan)
 {
-	bool forgetful = (plan->faults & FAULT_BIT(FAULT_RESTART_LOST)) != 0;
+	bool forgetful =
+		(plan->faults & (FAULT_BIT(FAULT_RESTART_LOST) | FAULT_BIT(FAULT_LOST_VOTE))) != 0;
 	bool snapshots = (plan->faults & FAULT_BIT(FAULT_ROLLBACK)) != 0;
 
 	for (int i = 0; i < plan->servers; i++)

@@ -71,7 +71,7 @@ my $without_verdict = 0;
 run_mutants($jobs, \@mutants, \&is_found, sub {
 	my ($mutant, $found) = @_;
 	$without_verdict++ if $found eq 'no verdict';
-	return check($found =~ /^(?:yes|no verdict)$/, "line $mutant->{line}: $mutant->{text} ($found)");
+	return check(scalar($found =~ /^(?:yes|no verdict)$/), "line $mutant->{line}: $mutant->{text} ($found)");
 });
 finish(sprintf '%d mutants, %d of them equivalent; %d run, %d of them without a verdict', $all, $skipped,
 	scalar @mutants, $without_verdict);

@@ -27,6 +27,7 @@ const char *const fault_name[FAULTS] = {
 	[FAULT_RESTART_LOST] = "restart-lost",
 	[FAULT_ROLLBACK] = "rollback",
 	[FAULT_FLUSH] = "flush",
+	[FAULT_LOST_VOTE] = "lost-vote",
 	[FAULT_ROLLING] = "rolling",
 	[FAULT_TWIN] = "twin",
 	[FAULT_NODE_FORWARD] = "node-forward",

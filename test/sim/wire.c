@@ -361,10 +361,9 @@ execute(int node, int s, const command *command, answer *answer, wire *behind)
 	if (behind != NULL)
 		behind->memory = memory;
 	if (answer->error == NODE_FAILED)
-	{
 		seen.fault[FAULT_FULL]++;
+	if (answer->error == NODE_FAILED || answer->error == NODE_FORGOT)
 		debt_failed(command->host, node);
-	}
 	story_answer("executes, for", command, answer, node);
 	check_executed(node, s, command, &before, answer, behind);
 	answer->waiting = word_waiting(command->resource);

@@ -62,6 +62,7 @@ typedef enum fault
 	FAULT_RESTART_LOST,
 	FAULT_ROLLBACK,
 	FAULT_FLUSH,
+	FAULT_LOST_VOTE, /* a node loses its data while a round counts the node's vote */
 	FAULT_ROLLING,
 	FAULT_TWIN,
 	FAULT_NODE_FORWARD,

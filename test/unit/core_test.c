@@ -825,18 +825,23 @@ test_majority_too_late(void)
 {
 	start(3);
 	acquire_once();
-	later(VALIDITY_US - 1);
+	later(ANSWER_US - 1);
 	granted_by("01");
 	ok(out.outcome == CORE_GRANTED && lease.state == CORE_HELD,
-	   "invariant 3: a majority one microsecond before the end of validity grants");
+	   "a majority one microsecond before the end of the round grants");
 
 	start(3);
 	acquire_once();
-	later(VALIDITY_US);
+	later(ANSWER_US);
 	granted_by("01");
-	ok(out.outcome == CORE_UNREACHABLE && lease.state == CORE_RELEASING,
-	   "invariant 3: a majority at the end of validity is no grant");
+	ok(lease.state == CORE_BUSY,
+	   "invariant 1: a majority at the end of the round is no grant: renewals of others may count");
 	ok(out.release == set("012") && lease.valid_until_us == 0, "invariant 7: and it is undone");
+	ok(lease.wake_at_us == now_us && out.outcome == CORE_NOTHING,
+	   "the nodes are asked again at once: this process was late, not the nodes");
+	tick();
+	granted_by("12");
+	ok(out.outcome == CORE_GRANTED, "and may grant");
 
 	start(3);
 	acquire_once();
@@ -2523,16 +2528,30 @@ test_recalls(void)
 	patience_of_a_try_us = 0;
 }
 
-/* An answer of a process that is known since met_us. */
+/* Nothing of a former request remains. */
 static void
-answer_by(int node, int64_t met_us, core_op op, core_reply reply)
+test_next_request(void)
+{
+	hold(3);
+	release();
+	released_by("012");
+	ok(lease.state == CORE_FREE, "a request is over");
+	quarantined = set("0");
+	acquire_once();
+	ok(lease.node[0].attempt == 0 && lease.node[1].attempt == 1,
+	   "the next request has asked no node that does not vote");
+}
+
+/* An answer that counts in rounds after this time. */
+static void
+answer_by(int node, int64_t counts_after_us, core_op op, core_reply reply)
 {
 	happens((core_event){.type = CORE_REPLY,
 						 .node = node,
 						 .op = op,
 						 .reply = reply,
 						 .round = lease.round,
-						 .met_us = met_us,
+						 .counts_after_us = counts_after_us,
 						 .token = COUNTER});
 }
 
@@ -3001,21 +3020,20 @@ test_validity_after_confirm(void)
 	acquire_once();
 	granted_with("0", 10);
 	granted_with("1", 20);
-	now_us = sent_us + VALIDITY_US - 1;
+	now_us = sent_us + ANSWER_US - 1;
 	confirmed_by("0");
 	ok(out.outcome == CORE_GRANTED && lease.state == CORE_HELD,
-	   "invariant 3: confirmed one microsecond before the end of validity is a grant");
+	   "confirmed one microsecond before the end of the round is a grant");
 
 	start(3);
 	sent_us = now_us;
 	acquire_once();
 	granted_with("0", 10);
 	granted_with("1", 20);
-	now_us = sent_us + VALIDITY_US;
+	now_us = sent_us + ANSWER_US;
 	confirmed_by("0");
-	ok(out.outcome == CORE_UNREACHABLE && lease.state == CORE_RELEASING &&
-		   out.release == set("012") && lease.token == 0,
-	   "invariant 3: at the end of validity it is none, and undone");
+	ok(lease.state == CORE_BUSY && out.release == set("012") && lease.token == 0,
+	   "invariant 1: at the end of the round it is none, and undone");
 }
 
 static void
@@ -4082,6 +4100,8 @@ test_silent_rival(void)
 static void
 test_split_vote(void)
 {
+	int64_t second_us = 0;
+
 	start(5);
 	acquire_waiting();
 	granted_by("01");
@@ -4091,6 +4111,21 @@ test_split_vote(void)
 	ok(lease.state == CORE_BUSY && lease.wake_at_us <= now_us + 10 * MS,
 	   "invariant 12: where nobody won, it asks again within 10 ms");
 
+	random_bits = 29999;
+	for (int round = 1; round <= 4; round++)
+	{
+		tick_at(lease.wake_at_us);
+		granted_by("01");
+		refused_in_favour_of(2, 7);
+		refused_in_favour_of(3, 7);
+		refused_in_favour_of(4, 9);
+		if (round == 1)
+			second_us = lease.wake_at_us - now_us;
+	}
+	ok(second_us <= 20 * MS, "the second time within twice as long");
+	ok(lease.state == CORE_BUSY && lease.wake_at_us > now_us + 10 * MS,
+	   "invariant 12: after several such rounds later, since hosts ask in step");
+
 	start(5);
 	acquire_waiting();
 	granted_by("01");
@@ -4099,6 +4134,21 @@ test_split_vote(void)
 	refused_in_favour_of(4, 7);
 	ok(lease.state == CORE_BUSY && lease.wake_at_us >= now_us + RETRY_US / 2,
 	   "where another has a majority, it waits as usual");
+
+	for (int round = 1; round <= 3; round++)
+	{
+		tick_at(lease.wake_at_us);
+		refused_in_favour_of(2, 7);
+		refused_in_favour_of(3, 7);
+		refused_in_favour_of(4, 7);
+	}
+	tick_at(lease.wake_at_us);
+	granted_by("01");
+	refused_in_favour_of(2, 7);
+	refused_in_favour_of(3, 7);
+	refused_in_favour_of(4, 9);
+	ok(lease.state == CORE_BUSY && lease.wake_at_us <= now_us + 10 * MS,
+	   "such rounds do not count as rounds without a winner");
 
 	start(5);
 	acquire_waiting();
@@ -4409,6 +4459,7 @@ main(void)
 	test_undo_answers_after_repair();
 	test_next_attempt_not_sent_at_all();
 	test_split_vote();
+	test_next_request();
 	test_silent_rival();
 
 	test_awaits();

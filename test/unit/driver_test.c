@@ -27,6 +27,7 @@ typedef struct Owner
 	Wish wish;
 	bool answered;
 	bool idle_is_over;
+	bool is_orphan;
 	bool hold_is_over;
 	bool prolongs; /* the hold is prolonged when the driver ends it */
 	int64_t hold_until_us;
@@ -257,8 +258,8 @@ world_end_hold(Driver *d, int entry, int64_t at_us)
 static bool
 world_release_orphan(Driver *d, int entry, int64_t at_us)
 {
-	(void) d, (void) entry, (void) at_us;
-	return false;
+	(void) d, (void) at_us;
+	return ends(entry, owner[entry].is_orphan);
 }
 
 static bool
@@ -496,6 +497,26 @@ test_tokens(void)
 	ok(core_of(0)->renewing, "then they are");
 }
 
+/* A holder may prolong or shorten its hold at any time. */
+static void
+test_limit(void)
+{
+	begin(10);
+	hold(0);
+	owner[0].hold_until_us = now_us + 5 * SECOND;
+	driver_act(&driver, 0, now_us);
+	ok(core_of(0)->hold_until_us == owner[0].hold_until_us,
+	   "the core learns a new limit of the hold with the next wish");
+	owner[0].hold_until_us = now_us + 4 * SECOND;
+	now_us += SECOND;
+	driver_on_timer(&driver, 0, now_us);
+	ok(core_of(0)->hold_until_us == owner[0].hold_until_us,
+	   "or at a timer, also before the lease has to be renewed");
+	owner[0].hold_until_us = now_us + 2 * SECOND;
+	answer(0, 2, CORE_OP_RENEW, CORE_REPLY_YES);
+	ok(core_of(0)->hold_until_us == owner[0].hold_until_us, "or with an answer");
+}
+
 /* All nodes refuse, and two of them tell of releases. */
 static void
 wait_for_lock(void)
@@ -537,11 +558,52 @@ test_hear(void)
 
 	begin(10);
 	wait_for_lock();
+	driver_lease(&driver, 0)->core.waiting = 2 * WAITERS_MAX;
+	random_bits = 2 * WAITERS_MAX - 1;
+	entries[0].hearing.late = CORE_BIT(1);
+	driver_on_free(&driver, 0, 0, 5, &other, now_us);
+	ok(core_of(0)->state == CORE_BUSY,
+	   "nor where one node tells, and another told nothing in time");
+	random_bits = 0;
+
+	begin(10);
+	wait_for_lock();
+	next_at_us = core_of(0)->next_at_us;
+	entries[0].hearing.late = CORE_BIT(1);
+	driver_on_free(&driver, 0, 0, 5, &other, now_us);
+	ok(core_of(0)->state == CORE_BUSY && core_of(0)->next_at_us < next_at_us,
+	   "without a crowd it asks sooner");
+
+	begin(10);
+	ask(0);
+	answer(0, 0, CORE_OP_ACQUIRE, CORE_REPLY_NO);
+	answer(0, 1, CORE_OP_ACQUIRE, CORE_REPLY_NO);
+	next_at_us = core_of(0)->next_at_us;
+	entries[0].hearing.told = CORE_BIT(1);
+	answer(0, 2, CORE_OP_ACQUIRE, CORE_REPLY_YES);
+	ok(core_of(0)->state == CORE_BUSY && core_of(0)->next_at_us < next_at_us,
+	   "also where one node tells, and another has granted too late");
+
+	begin(10);
+	ask(0);
+	entries[0].hearing.told = CORE_BIT(2);
+	answer(0, 0, CORE_OP_ACQUIRE, CORE_REPLY_NO);
+	ok(core_of(0)->state == CORE_ASKING && entries[0].hearing.told == CORE_BIT(2),
+	   "an answer does not hide a release that a node has told meanwhile");
+
+	begin(10);
+	wait_for_lock();
 	driver_on_left(&driver, 0, 1, now_us);
 	ok(entries[0].hearing.subscribed == CORE_BIT(0) && core_of(0)->state == CORE_ASKING,
 	   "without a majority that tells, a request asks again");
 	give_back(0);
 	ok(!owner[0].hears && entries[0].hearing.subscribed == 0, "the next request hears anew");
+
+	begin(10);
+	wait_for_lock();
+	leases[0].core.not_before_us = now_us + SECOND;
+	driver_on_left(&driver, 0, 1, now_us);
+	ok(core_of(0)->state == CORE_BUSY, "but not before the end of another host's turn");
 
 	begin(10);
 	wait_for_lock();
@@ -628,19 +690,19 @@ static void
 test_forced(void)
 {
 	begin(10);
-	for (int entry = 0; entry < 4; entry++)
+	for (int entry = 0; entry < 5; entry++)
 		hold(entry);
 	driver_on_forced(&driver, 0, now_us);
 	ok(core_of(0)->renewing, "a forced release renews a held lease");
-	owner[1].idle_is_over = owner[2].hold_is_over = true;
-	for (int entry = 1; entry < 3; entry++)
+	owner[1].idle_is_over = owner[2].hold_is_over = owner[3].is_orphan = true;
+	for (int entry = 1; entry < 4; entry++)
 	{
 		driver_on_forced(&driver, entry, now_us);
 		ok(core_of(entry)->state == CORE_RELEASING, "a lease that ends now is released: %d", entry);
 	}
-	owner[3].wish = WISH_NOTHING;
-	driver_on_forced(&driver, 3, now_us);
-	ok(core_of(3)->state == CORE_HELD && !core_of(3)->renewing,
+	owner[4].wish = WISH_NOTHING;
+	driver_on_forced(&driver, 4, now_us);
+	ok(core_of(4)->state == CORE_HELD && !core_of(4)->renewing,
 	   "a lease that its owner has released is not renewed");
 
 	begin(1);
@@ -734,6 +796,15 @@ test_serve(void)
 	driver_serve(&driver, now_us);
 	ok(core_of(0)->state == CORE_ASKING && core_of(1)->state == CORE_RELEASING,
 	   "a request goes on, unless its owner has cancelled it");
+
+	begin(10);
+	ask(0);
+	answer(0, 0, CORE_OP_ACQUIRE, CORE_REPLY_NO);
+	answer(0, 1, CORE_OP_ACQUIRE, CORE_REPLY_NO);
+	driver_hold_requests(&driver);
+	leases[0].core.not_before_us = now_us + SECOND;
+	driver_serve(&driver, now_us);
+	ok(core_of(0)->state == CORE_BUSY, "but not before the end of another host's turn");
 }
 
 /* The turn of this host goes on with the next lease of the name.  Other hosts wait for its end. */
@@ -787,6 +858,7 @@ main(void)
 	test_watch();
 	test_turn();
 	test_tokens();
+	test_limit();
 	test_hear();
 	test_queue();
 	test_expiry();

@@ -124,6 +124,12 @@ test_take_over(void)
 	entry.hold_until_us = NOW + 5;
 	taken = entry_take_over(&entry, &same, NOW);
 	ok(entry.hold_until_us == 0 && !taken.was_kept && !taken.asks, "or no limit");
+	entry = entry_with(WISH_HAND_OVER);
+	entry.last_token = entry.first_token + 1 + LUA_SPAN / 4;
+	ok(!entry_take_over(&entry, &same, NOW).asks, "a hand-over asks for no tokens");
+	entry = entry_with(WISH_IDLE);
+	entry.last_token = entry.first_token + 1 + LUA_SPAN / 4;
+	ok(entry_take_over(&entry, &same, NOW).asks, "an idle lease with few tokens left does");
 	entry = entry_with(WISH_IDLE);
 	entry.keep_idle_us = 0;
 	ok(!entry_take_over(&entry, &same, NOW).was_kept, "a permit that was passed on was not kept");

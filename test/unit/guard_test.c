@@ -112,6 +112,7 @@ test_next_sight(void)
 	static const struct
 	{
 		const char *what;
+		bool was_durable;
 		const char *run_id;
 		int32_t uptime_s;
 		bool durable;
@@ -119,19 +120,24 @@ test_next_sight(void)
 		int loss;
 		GuardVerdict verdict;
 	} table[] = {
-		{"nothing new", "p1", DAY_S, false, "m1", GUARD_FRESH, GUARD_AS_BEFORE},
-		{"the process is young, but the same", "p1", 5, false, "m1", GUARD_FRESH, GUARD_AS_BEFORE},
-		{"a new process", "p2", 1, false, "m1", GUARD_FRESH, GUARD_RESTARTED},
-		{"a new one that keeps all", "p2", 1, true, "m1", GUARD_FRESH, GUARD_AS_BEFORE},
-		{"a new one, and the clock steps at the node's boot", "p2", 300 * DAY_S, false, "m1",
-		 GUARD_FRESH, GUARD_RESTARTED},
-		{"... with another's marker of long ago", "p2", 300 * DAY_S, false, "m2 lost 1",
-		 GUARD_LOST_ONCE, GUARD_RESTARTED},
-		{"another marker", "p1", DAY_S, true, "m2", GUARD_FRESH, GUARD_FORGOT},
-		{"another that tells of a loss", "p1", DAY_S, true, "m2", GUARD_LOST_LATELY, GUARD_FORGOT},
-		{"another that tells of an old loss", "p1", DAY_S, true, "m2", GUARD_LOST_ONCE,
+		{"nothing new", false, "p1", DAY_S, false, "m1", GUARD_FRESH, GUARD_AS_BEFORE},
+		{"the process is young, but the same", false, "p1", 5, false, "m1", GUARD_FRESH,
 		 GUARD_AS_BEFORE},
-		{"a loss that was seen before", "p1", DAY_S, true, "m1", GUARD_LOST_LATELY,
+		{"a new process", false, "p2", 1, false, "m1", GUARD_FRESH, GUARD_RESTARTED},
+		{"a new one after one that kept all", true, "p2", 1, false, "m1", GUARD_FRESH,
+		 GUARD_RESTARTED},
+		{"a new one that keeps all", false, "p2", 1, true, "m1", GUARD_FRESH, GUARD_RESTARTED},
+		{"both keep all", true, "p2", 1, true, "m1", GUARD_FRESH, GUARD_AS_BEFORE},
+		{"a new one, and the clock steps at the node's boot", false, "p2", 300 * DAY_S, false, "m1",
+		 GUARD_FRESH, GUARD_RESTARTED},
+		{"... with another's marker of long ago", false, "p2", 300 * DAY_S, false, "m2 lost 1",
+		 GUARD_LOST_ONCE, GUARD_RESTARTED},
+		{"another marker", false, "p1", DAY_S, true, "m2", GUARD_FRESH, GUARD_FORGOT},
+		{"another that tells of a loss", false, "p1", DAY_S, true, "m2", GUARD_LOST_LATELY,
+		 GUARD_FORGOT},
+		{"another that tells of an old loss", false, "p1", DAY_S, true, "m2", GUARD_LOST_ONCE,
+		 GUARD_AS_BEFORE},
+		{"a loss that was seen before", false, "p1", DAY_S, true, "m1", GUARD_LOST_LATELY,
 		 GUARD_AS_BEFORE},
 	};
 
@@ -140,7 +146,7 @@ test_next_sight(void)
 		GuardVerdict verdict;
 
 		begin();
-		meet(0, "p1", DAY_S, false, "m1", GUARD_FRESH);
+		meet(0, "p1", DAY_S, table[i].was_durable, "m1", GUARD_FRESH);
 		verdict = meet(0, table[i].run_id, table[i].uptime_s, table[i].durable, table[i].marker,
 					   table[i].loss);
 		ok(verdict == table[i].verdict, "seen again: %s", table[i].what);
@@ -189,7 +195,7 @@ test_evicts(void)
 	ok(meet_with(0, &facts) == GUARD_EVICTS && memory[0].until_us == now_us + QUARANTINE_US,
 	   "for as long as it may");
 	now_us += 30 * SECOND;
-	guard_distrust(&memory[0], MAX_TTL_US, now_us);
+	guard_distrust(&memory[0], true, MAX_TTL_US, now_us);
 	ok(memory[0].until_us == now_us + QUARANTINE_US, "or is found to");
 
 	strcpy(facts.run_id, "p2");
@@ -257,6 +263,60 @@ test_twins(void)
 	ok(is_used(0), "and then the first may have its former one");
 }
 
+/* An answer of node 0 counts in rounds after this time. */
+static int64_t
+counts_after_us(core_op op)
+{
+	return guard_counts_after_us(&memory[0], op, SECOND / 2);
+}
+
+/* A renewal that follows a loss too closely may count beside another host's lost vote. */
+static void
+test_renewals_after_a_loss(void)
+{
+	/* node_timeout and the bound for drift, written out */
+	static const int64_t after_us = 500000 + 5000 + 2000;
+	GuardFacts facts = facts_of("p1", DAY_S, false, "m1", GUARD_FRESH);
+	int64_t met_us;
+
+	begin();
+	meet_with(0, &facts);
+	met_us = now_us;
+	ok(counts_after_us(CORE_OP_RENEW) == met_us, "a renewal counts where nothing was lost");
+	strcpy(facts.marker, "m2");
+	facts.loss = GUARD_LOST_LATELY;
+	meet_with(0, &facts);
+	ok(counts_after_us(CORE_OP_RENEW) == now_us + after_us,
+	   "invariant 1: a flush: renewals count when all rounds of then have ended");
+	ok(counts_after_us(CORE_OP_ACQUIRE) == met_us && counts_after_us(CORE_OP_CONFIRM) == met_us,
+	   "an acquire waits for the end of the quarantine");
+	now_us += SECOND;
+	strcpy(facts.run_id, "p2");
+	meet_with(0, &facts);
+	ok(counts_after_us(CORE_OP_RENEW) == now_us + after_us, "invariant 1: and a restart");
+	now_us += SECOND;
+	facts.durable = true;
+	meet_with(0, &facts);
+	strcpy(facts.run_id, "p3");
+	meet_with(0, &facts);
+	ok(counts_after_us(CORE_OP_RENEW) == now_us, "a durable node loses nothing by a restart");
+
+	facts.evicts = true;
+	meet_with(0, &facts);
+	ok(counts_after_us(CORE_OP_RENEW) == INT64_MAX,
+	   "invariant 1: no renewal counts where keys are evicted");
+	now_us += SECOND;
+	facts.evicts = false;
+	ok(meet_with(0, &facts) == GUARD_AS_BEFORE && memory[0].until_us == now_us + QUARANTINE_US &&
+		   counts_after_us(CORE_OP_RENEW) == now_us + after_us,
+	   "until a look finds that this is over");
+	guard_distrust(&memory[0], true, MAX_TTL_US, now_us);
+	ok(counts_after_us(CORE_OP_RENEW) == INT64_MAX, "the same of a check");
+	now_us += SECOND;
+	guard_distrust(&memory[0], false, MAX_TTL_US, now_us);
+	ok(counts_after_us(CORE_OP_RENEW) == now_us + after_us, "and of the next");
+}
+
 /* From when does a node's vote count? */
 static void
 test_met(void)
@@ -309,6 +369,11 @@ test_started(void)
 	ok(strcmp(memory[0].former[0], "p2") == 0 && strcmp(memory[0].former[1], "p1") == 0 &&
 		   memory[0].former[2][0] == '\0',
 	   "the processes before it are remembered, each once");
+	meet(0, "p4", DAY_S, true, "m1", GUARD_FRESH);
+	meet(0, "p5", DAY_S, true, "m1", GUARD_FRESH);
+	meet(0, "p6", DAY_S, true, "m1", GUARD_FRESH);
+	ok(strcmp(memory[0].former[0], "p5") == 0 && strcmp(memory[0].former[3], "p2") == 0,
+	   "four of them");
 }
 
 /* The guard sees and remembers what a twin shows. */
@@ -343,6 +408,7 @@ main(void)
 	test_evicts();
 	test_twins();
 	test_met();
+	test_renewals_after_a_loss();
 	test_started();
 	test_twin_forgets();
 	return tap_done();

@@ -399,6 +399,7 @@ test_other_differences(void)
 	ok(differ(three, other) == HOSTS_MAX_TTL, "max_ttl");
 	other = nodes("x:1 y:2:1:5 z:3");
 	ok(differ(three, other) == HOSTS_DATABASES, "a database");
+	memset(&difference, 0xff, sizeof(difference));
 	hosts_compare(&three, &other, LATELY, &difference);
 	ok(!difference.is_other_db[0] && difference.is_other_db[1] && difference.twin[1] == 1,
 	   "of that node");
@@ -555,6 +556,11 @@ test_configs(void)
 	for (size_t i = 0; i < len; i++)
 		shorter += reads_config(text, i);
 	ok(shorter == 0, "and not if it is cut");
+
+	full.node[0].held = 1;
+	len = hosts_write_config(&full, text);
+	ok(hosts_read_config(&read, text, len) && read.node[0].next && read.node[0].held == 1,
+	   "the next list, and what is held");
 
 	ok(READS("p\00060000\0001\0001\0000\0a:1\0\0001\0000\0"), "of a node that is not connected");
 	ok(READS("p\00060000\0000\0001\0000\0") && READS("p\00060000\0000\0001\0000\0later\0"),

@@ -289,6 +289,7 @@ test_two_lists(void)
 	inspection_judge(&result, lists, node, false);
 	ok(result.state == INSPECTION_NO_QUORUM, "no answer from one list");
 	ok(inspection_nodes(lists, node, INSPECTED_STRING) == 7, "nodes with a key");
+	ok(inspection_nodes(lists, node, INSPECTED_SILENT) == 8, "nodes without an answer");
 
 	/* the lists share nodes 1 and 2 */
 	reset();

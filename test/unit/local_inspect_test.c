@@ -95,6 +95,8 @@ test_force(void)
 										  SECRET "-000000001:00c0ffee00c0ffee permits=4 a",
 										  SECRET ":000000001-00c0ffee00c0ffee permits=4 a",
 										  SECRET ":000000001:00c0ffee permits=4 a",
+										  SECRET "00000000:12345678901234567: permits=4 a",
+										  SECRET "0000000000::00c0ffee00c0ffe permits=4 a",
 										  HEAD "permits=4 a",
 										  HEAD "-permits=4 a",
 										  HEAD "= permits=4 a",

@@ -119,6 +119,12 @@ test_writer(void)
 
 	begin();
 	execute(reader(CORE_OP_ACQUIRE, 1));
+	data.counter = 0;
+	ok(!execute(command(CORE_OP_ACQUIRE, 2)) && !answer.in_front,
+	   "a writer leaves no barrier without a counter");
+
+	begin();
+	execute(reader(CORE_OP_ACQUIRE, 1));
 	of = command(CORE_OP_ACQUIRE, 2);
 	of.permit = 1;
 	of.permits = 2;
@@ -153,10 +159,30 @@ static void
 test_marker(void)
 {
 	local_mark lost = {.text = 1, .lost_us = NOW_US};
+	local_command of;
 
 	ok(local_marker(&lost, NOW_US + 5000 * 1000 - 1, 2, true, 5000) == LOCAL_MARKED_LOST &&
 		   local_marker(&lost, NOW_US + 5000 * 1000, 2, true, 5000) == LOCAL_MARKED_LONG_LOST,
 	   "a loss counts for max_ttl");
+
+	begin();
+	of = command(CORE_OP_RENEW, 1);
+	of.marker++;
+	ok(!execute(of) && answer.error == LOCAL_FORGOT && !local_has_key(&data),
+	   "invariant 8: a node with another marker does not create the key of a renewal");
+	of.shared = true;
+	ok(!execute(of) && answer.error == LOCAL_FORGOT && !local_has_key(&data), "nor a reader's");
+	execute(reader(CORE_OP_ACQUIRE, 2));
+	of.counter = of.token = data.counter;
+	ok(!execute(of) && answer.error == LOCAL_FORGOT && data.readers == 1, "nor beside a reader");
+	of = command(CORE_OP_RENEW, 1);
+	of.counter = data.counter - 1;
+	ok(!execute(of) && answer.reply == CORE_REPLY_NO, "a refusal needs no marker");
+	begin();
+	of = command(CORE_OP_RENEW, 1);
+	execute(of);
+	of.marker++;
+	ok(execute(of), "nor does a renewal where the key is");
 }
 
 static void
@@ -184,7 +210,16 @@ test_plain_delete(void)
 	execute(command(CORE_OP_RELEASE, 5));
 	ok(data.kept && !local_plain_delete(&data, now_us, secret), "and so does a kept key");
 	data.kept = false;
+	ok(!local_plain_set(&data, now_us, (local_id){4, 7}, TTL_MS),
+	   "a plain client does not replace it");
 	ok(local_plain_delete(&data, now_us, secret) && !local_has_key(&data), "its own is deleted");
+	data.counter = 5;
+	data.counter_end_ms = now_us / 1000;
+	ok(!local_expire(&data, now_us) && data.counter == 5 && local_expire(&data, now_us + 1000) &&
+		   data.counter == 0,
+	   "a counter lives until its end is over");
+	ok(local_plain_set(&data, now_us, secret, TTL_MS) && data.attempt == 0 && !data.kept,
+	   "a plain client's key has no attempt");
 }
 
 static void
@@ -202,6 +237,14 @@ test_permit(void)
 	ok(!execute(of) && answer.reply == CORE_REPLY_NO && answer.held == &lock && answer.in_front &&
 		   answer.busy_ms == 5000 && local_is(answer.holder, lock.secret),
 	   "a lock that is held as a whole refuses its permits, and is shown");
+	of.op = CORE_OP_RENEW;
+	of.says_permits = 2;
+	ok(!execute(of) && answer.reply == CORE_REPLY_NO && answer.token == 0 && !local_has_key(&data),
+	   "invariant 1: and refuses their renewals");
+	lock.permits = 3;
+	ok(!execute(of) && !local_has_key(&data), "so does a lock with another number of permits");
+	lock.permits = 2;
+	ok(execute(of) && local_has_key(&data), "the same number refuses nothing");
 }
 
 int

@@ -282,6 +282,8 @@ test_versions(void)
 	ok(steps_next_version(&known, 7, 5000) == 4000, "the same list has the same version");
 	known.own = (StepMemory){.list = 1, .version = 4500};
 	ok(steps_next_version(&known, 1, 5000) == 4500, "also where nodes have lost it");
+	known.own.version = 4000;
+	ok(steps_next_version(&known, 1, 5000) == 4000, "or another list has a mark as late");
 	known.own.version = 3000;
 	ok(steps_next_version(&known, 1, 5000) == 5000, "but not after another list took over");
 	known.own = (StepMemory){.list = 1};

@@ -27,6 +27,8 @@ test_ours(void)
 	ok(value.ours && !value.shared && !value.kept && !value.may_idle, "an exclusive lock");
 	ok(value.host == UINT64_C(0x00c0ffee00c0ffee), "its host");
 	ok(value.text == VALUE_HEAD && value.permits == 0, "its text");
+	read_text(SECRET ":000000001:99c0ffee00c0ffee host a");
+	ok(value.host == UINT64_C(0x99c0ffee00c0ffee), "all digits count");
 	read_text(HEAD "~host a");
 	ok(value.ours && value.may_idle, "one that may be idle");
 	read_text(HEAD "= host a");
