@@ -25,7 +25,9 @@ CONSTANTS
     Tombstones,     \* a release keeps late renewals from creating the key
     Losses,         \* so many times may a node lose its data
     Quarantine,     \* for so long does a host not ask a node that has, from when it notices
-    Marker,         \* an acquire brings the marker of the data that its host knows
+    Settle,         \* for so long do renewals at the node not count
+    Timeout,        \* a round of acquires that lasts for so long grants nothing
+    Marker,         \* the commands that bring the marker of the data that their host knows
     Jumps,          \* so many times may a node's clock be set forward
     Works           \* whether sessions check their lease, and then work
 
@@ -157,7 +159,7 @@ Acquire(r, n) ==
     /\ state[r] = "asking" => n \notin votes[r]
     /\ IF state[r] = "asking"
        THEN LET yes == votes[r] \cup {n}
-            IN IF Cardinality(yes) >= Quorum /\ Valid(r) > 0
+            IN IF Cardinality(yes) >= Quorum /\ Valid(r) > 0 /\ round[r] < Timeout
                THEN /\ state' = [state EXCEPT ![r] = "held"]
                     /\ validity' = [validity EXCEPT ![r] = Valid(r)]
                     /\ votes' = [votes EXCEPT ![r] = {}]
@@ -171,9 +173,10 @@ Renew(r, n) ==
     /\ renewed[r]
     /\ key[n][1] = r \/ (key[n] = Free /\ r \notin closed[n]) \/ Steals
     /\ key[n] = <<r, "grant">> => r \notin closed[n]
+    /\ key[n] = Free /\ "renew" \in Marker => n \in known[r]
     /\ key' = [key EXCEPT ![n] = <<r, "renewal">>]
     /\ age' = [age EXCEPT ![n] = 0]
-    /\ IF renewing[r]
+    /\ IF renewing[r] /\ wait[r][n] <= Quarantine - Settle
        THEN LET yes == votes[r] \cup {n}
             IN IF Cardinality(yes) >= Quorum
                THEN /\ validity' = [validity EXCEPT ![r] =
@@ -206,18 +209,17 @@ Forget(n) ==
     /\ key' = [key EXCEPT ![n] = Free]
     /\ age' = [age EXCEPT ![n] = 0]
     /\ closed' = [closed EXCEPT ![n] = {}]
-    /\ gone' = [r \in Requests |-> gone[r] \ {n}]
     /\ losses' = losses + 1
-    /\ IF Marker
+    /\ IF Marker # {}
        THEN /\ known' = [r \in Requests |-> known[r] \ {n}]
             /\ asked' = [r \in Requests |-> asked[r] \ {n}]
        ELSE UNCHANGED <<known, asked>>
-    /\ UNCHANGED <<state, round, validity, votes, renewing, renewed, wait, working, jumps>>
+    /\ UNCHANGED <<state, round, validity, votes, renewing, renewed, gone, wait, working, jumps>>
 
 (* A host notices it, and does not ask the node for as long as a lease that *)
-(* the node forgot may be valid.                                            *)
+(* the node forgot may be valid.  Renewals count sooner.                    *)
 Meet(r, n) ==
-    /\ state[r] = "idle"
+    /\ state[r] \in {"idle", "asking", "held"}
     /\ n \notin known[r]
     /\ known' = [known EXCEPT ![r] = @ \cup {n}]
     /\ wait' = [wait EXCEPT ![r][n] = Quarantine]
