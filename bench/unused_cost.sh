@@ -8,7 +8,7 @@
 # simple-update run on a bare server and on a server with redlock_pg preloaded, both
 # under valgrind.  One client is enough, because all backends execute the same code.
 # The difference between sessions of 4,000 and of 1,000 transactions leaves out the
-# cost of a session, which is printed, too.
+# cost of a session.
 set -eu
 
 . "$(dirname "${BASH_SOURCE[0]}")/../scripts/lib.sh"
@@ -20,21 +20,27 @@ fi
 
 begin_inner
 
-# Prints the instructions of a session that runs pgbench with these options.  Only its
-# process ends during the run, and valgrind counts at the end.
+# Prints the instructions of all sessions of pgbench with these options: pgbench first opens a
+# session that reads the size of the tables.  The server's log names their processes, and
+# valgrind counts when a process ends.
 session_instructions()
 {
-    local name=$1
+    local name=$1 lines pids pid
 
     shift
-    rm -f "$TMP/count.$name".*
+    lines=$(wc -l <"$TMP/pg.$name.log")
     pgbench -n -M prepared --random-seed=1 -h "$TMP/tmp" -p "${PG_PORT[$name]}" "$@" postgres >"$TMP/pgbench.log" 2>&1 ||
         { cat "$TMP/pgbench.log" >&2 && return 1; }
-    wait_until is_counted "$name" || die "valgrind has written no counts"
-    awk '/^totals:/ { print $2 }' "$TMP/count.$name".*
+    pids=$(tail -n "+$((lines + 1))" "$TMP/pg.$name.log" |
+        sed -n 's/^[^[]*\[\([0-9]*\)\] .*connection authorized: .*application_name=pgbench.*/\1/p')
+    [ -n "$pids" ] || die "the log names no session of pgbench"
+    for pid in $pids; do
+        wait_until is_counted "$name" "$pid" || die "valgrind has written no counts"
+        awk '/^totals:/ { print $2 }' "$TMP/count.$name.$pid"
+    done | awk '{ sum += $1 } END { print sum }'
 }
 
-is_counted() { cat "$TMP/count.$1".* 2>/dev/null | grep -q '^totals:'; }
+is_counted() { grep -qs '^totals:' "$TMP/count.$1.$2"; }
 
 build_and_install
 for name in 1 2 3; do
@@ -43,6 +49,7 @@ done
 for name in bare preloaded; do
     init_postgres $name <<CONF
         autovacuum = off
+        log_connections = on
         checkpoint_timeout = 1h
         bgwriter_lru_maxpages = 0
 CONF

@@ -23,9 +23,10 @@ ADVISORY_SESSION = ("SELECT pg_advisory_lock($1)", "SELECT pg_advisory_unlock($1
 
 
 class Workloads:
-    def __init__(self, rig, peers, quick, deadlock_timeout_ms):
+    def __init__(self, rig, peers, quick, load, deadlock_timeout_ms):
         self.rig = rig
         self.quick = quick
+        self.load = load  # busy processes beside
         self.deadlock_timeout_ms = deadlock_timeout_ms
         self.peers = [Program(name, f"{HERE}/peers/{name}/run", own=False) for name in peers]
         self.floor = Program("floor", rig.tmp + "/bin/floor", own=True)
@@ -41,6 +42,14 @@ class Workloads:
         self.kept_loop = Loop("redlock_pg keep_idle loop",
                               "redlock_acquire('loop', scope => 'session', keep_idle => '10 min')", "redlock_release('loop')",
                               afterwards="SELECT redlock_release_idle()")
+        # as users write it; in a block, since a bare statement with a lock at transaction scope warns
+        self.kept_plain = Pgbench(
+            rig, "redlock_pg keep_idle block", "\\startpipeline", "BEGIN;",
+            "SELECT redlock_acquire('k' || :client_id, keep_idle => '10 min');", "COMMIT;", "\\endpipeline",
+            afterwards="SELECT redlock_release_idle()")
+        self.advisory_plain = Pgbench(
+            rig, "advisory block", "\\startpipeline", "BEGIN;",
+            "SELECT pg_advisory_xact_lock(:client_id);", "COMMIT;", "\\endpipeline")
         self.pgbench_block = Pgbench(
             rig, "redlock_pg pgbench block", "\\startpipeline", "BEGIN;",
             "SELECT redlock_acquire(:client_id);", "COMMIT;", "\\endpipeline")
@@ -60,7 +69,10 @@ class Workloads:
             "SELECT pg_advisory_lock(:client_id);", "SELECT pg_advisory_unlock(:client_id);")
 
     def rounds(self, workload):
-        return 1 if self.quick else {"keep": 60, "leases": 1, "waiting": 1, "deadlock_hosts": 1, "gone": 1, "several": 1, "permits": 1, "unused": 60, "pauses": 1}.get(workload, 3)
+        many = {"keep": 20, "unused": 30} if self.load else {"keep": 40, "unused": 60}
+        many["tpcb"] = 15
+        once = dict.fromkeys(("leases", "waiting", "deadlock_hosts", "gone", "several", "permits", "pauses"), 1)
+        return 1 if self.quick else {**many, **once}.get(workload, 3)
 
     def turns(self, contenders, round_):
         """Forwards, then backwards, so that no contender always follows the same."""
@@ -97,11 +109,13 @@ class Workloads:
             self.in_turn("own", contenders, ("a",), clients, "own", round_)
 
     def keep(self, round_):
-        for workload, place in (("keep", "a"), ("keep 5 ms", "far")):
+        for workload, place in (("keep", "a"),) if self.load else (("keep", "a"), ("keep 5 ms", "far")):
             # the two differ little, and the machine's speed varies: many short rounds
             for clients in (1, 16, 64):
-                self.in_turn(workload, [self.kept, self.advisory_pgbench], (place,), clients, "own", round_,
-                             seconds=1, warmup=0.3)
+                pairs = [self.kept, self.advisory_pgbench]
+                if place == "a":
+                    pairs += [self.kept_plain, self.advisory_plain]
+                self.in_turn(workload, pairs, (place,), clients, "own", round_, seconds=1, warmup=0.3)
                 if round_ <= self.rounds("own"):
                     # as a peer does: no client statement for each pair
                     loops = [self.kept_loop, self.advisory_loop] if clients == 1 else []
@@ -262,7 +276,7 @@ END;
                 with open(script, "w") as f:
                     f.write(self.TPCB.format(lock=lock))
                 out = subprocess.run(["pgbench", "-n", *host.connection, "-c", str(clients), "-j", str(min(clients, 2)),
-                                      "-T", "1" if self.quick else "8", "-M", "prepared", "-s", scale, "-f", script,
+                                      "-T", "1" if self.quick else "2", "-M", "prepared", "-s", scale, "-f", script,
                                       "postgres"], text=True, capture_output=True, check=True).stdout
                 self.rig.record("tpcb", name, clients, round_,
                                 transactions_per_s=float(re.search(r"^tps = ([\d.]+)", out, re.M).group(1)))
@@ -452,7 +466,7 @@ END;
         script = f"{self.rig.tmp}/several.sql"
         with open(script, "w") as f:
             f.write(f"BEGIN;\nSELECT bench_any();\nSELECT pg_sleep({hold_ms / 1000});\nCOMMIT;\n")
-        grants = self.pgbench_grants(hosts, 4, 5 if self.quick else 600, script, hold_ms)
+        grants = self.pgbench_grants(hosts, 4, 5 if self.quick else 120, script, hold_ms)
         waits = [wait for grant in grants for _, wait in grant]
         mean = sum(waits) / len(waits)
         wait_until("the last releases", lambda: all(
@@ -470,7 +484,7 @@ END;
         sessions are terminated and nodes stopped.  The reported time of a hold lies within the real
         time of the hold.  The use of the permits is measured before any node is stopped."""
         hosts, permits, hold_ms = [self.rig.hosts[f"fair{i}"] for i in range(1, 4)], 5, 50
-        calm_s, rough_s = (5, 5) if self.quick else (60, 540)
+        calm_s, rough_s = (5, 5) if self.quick else (60, 120)
         for host in hosts:
             host.sql("CREATE TABLE IF NOT EXISTS held (permit int, since float8, until float8)", "TRUNCATE held", f"""
                 CREATE OR REPLACE PROCEDURE bench_permits(seconds float8) LANGUAGE plpgsql AS $$
@@ -718,6 +732,7 @@ END;
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--load", type=int)
     parser.add_argument("--tmp")
     parser.add_argument("--peers", type=str.split, default=[])
     parser.add_argument("--deadlock-timeout-ms", type=int)
@@ -728,7 +743,7 @@ def main():
     part, whole = given.tmp + "/results/run.part", given.tmp + "/results/run.csv"
     with open(part, "w", newline="") as file:
         rig = Rig(given.tmp, file)
-        all_of_them = Workloads(rig, given.peers, given.quick, given.deadlock_timeout_ms)
+        all_of_them = Workloads(rig, given.peers, given.quick, given.load, given.deadlock_timeout_ms)
         for name in given.workloads:
             began = time.monotonic()
             for round_ in range(1, all_of_them.rounds(name) + 1):

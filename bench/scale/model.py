@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""bench/scale/model.py: the model of docs/design/scaling.md
+"""bench/scale/model.py: the model of docs/design/scaling.md, and the flushes of fresh-locks.md
 
-  bench/scale/model.py           writes the tables of the page, and bench/scale/results/README.md
+  bench/scale/model.py           writes the tables of the pages, and bench/scale/results/README.md
   bench/scale/model.py --check   fails if they differ from the figures
 
 The figures are those of bench/scale/run.  Rows of several servers, and of nodes at a distance,
@@ -17,8 +17,8 @@ from collections import defaultdict
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 RESULTS = HERE + "/results"
-PAGE = HERE + "/../../docs/design/scaling.md"
-PARTS = ("pairs", "distance", "rest", "many")
+PAGES = [HERE + "/../../docs/design/" + name for name in ("scaling.md", "fresh-locks.md")]
+PARTS = ("pairs", "flush", "distance", "rest", "many")
 NODES = 5
 NEAR = "distance 0 ms, 1"
 CORES = 2  # of the machine of the checks
@@ -27,6 +27,8 @@ CORE_US = 1e6  # processor time of a core in a second
 BEAT_S = 10
 COUNTER_S = 7200  # LUA_COUNTER_KEEP_MS
 TTL_S = 30
+NODE_TIMEOUT_MS = 500  # redlock.node_timeout
+NEW_NAMES_AN_HOUR = 10000  # redlock.max_new_names_per_hour
 GIB = 2 ** 30
 FULL = 0.7  # more of a core leaves no room for peaks
 
@@ -160,8 +162,8 @@ def measured(m):
     machines = m.f.machine.values()
     loads = [float(of[when].split()[0]) for of in machines for when in ("load before", "load after")]
     all_of = lambda what: ", ".join(sorted({of[what] for of in machines}))
-    return (f"Measured at {all_of('redlock_pg')}, {all_of('date')}: {all_of('processor')}, Redis {all_of('Redis')}. Other work used the "
-            f"same machine, with a load of {min(loads):.0f} to {max(loads):.0f}.")
+    return (f"Measured at {all_of('redlock_pg')}, {all_of('date')}: {all_of('processor')}, Redis {m.f.machine['pairs']['Redis']}. The load "
+            f"of the machine before and after each part was {min(loads):.1f} to {max(loads):.1f}.")
 
 
 def coefficients(m):
@@ -187,13 +189,23 @@ def per_thing(m):
     at_rest = lambda metric: f.get("rest", 16, metric) / 16
     executed = at_rest("commands_per_s") - at_rest("calls_per_s") - at_rest("pings_per_s")
     return table(("for each", "a node", "a broker"), [
-        ("held lease", f"{number(m.lease_bytes)} bytes", f"{number(f.get('memory', 100000, 'shared_bytes'))} bytes of shared memory"),
-        ("name, for two hours: counter", f"{number(m.counter_bytes)} bytes", "–"),
+        ("held lease, with its counter", f"{number(m.lease_bytes)} bytes", "–"),
+        ("one of `redlock.max_locks`", "–", f"{number(f.get('memory', 100000, 'shared_bytes'))} bytes of shared memory"),
+        ("counter alone, for two hours", f"{number(m.counter_bytes)} bytes", "–"),
         ("renewal, three in a ttl", f"{number(m.renewal_us)} µs", f"{number(f.get('renewals', 10000, 'broker_us'))} µs"),
         ("host at rest, each second", f"{number(m.host_us)} µs; {at_rest('calls_per_s'):.1f} calls, which execute {executed:.1f} commands; "
          f"{at_rest('pings_per_s'):.1f} `PING`; {number(at_rest('bytes_per_s'))} bytes", f"{number(m.broker_rest_us)} µs"),
         (f"beat among {many:,} hosts", f"{number(f.get('many beats', many, 'node_us'))} µs", "–"),
         ("host and a connection", f"{number(f.get('many beats', many, 'host_bytes') / 1024)} kB", "–")])
+
+
+def flush(m):
+    f = m.f
+    rows = [(plural(count, "session"), f.get("cost", count, "pairs_per_s"), f.get("flush", count, "pairs_per_s"),
+             f.get("cost", count, "pair_p50_us") / 1000, f.get("flush", count, "pair_p50_us") / 1000,
+             f.get("cost", count, "calls"), f.get("flush", count, "calls")) for count in (1, 4, 16, 64)]
+    return (f"The disk's median flush took {f.get('flush', 1, 'flush_us') / 1000:.2f} ms ({m.f.machine['flush']['Redis'].split(', ')[-1]}).\n\n"
+            + table(("one server", "pairs a second, memory", "disk", "median pair, ms, memory", "disk", "calls for a pair, memory", "disk"), rows))
 
 
 def waiters(m):
@@ -218,10 +230,10 @@ def check_servers(m):
             all_seen = seen("redis_us") + seen("broker_us") + seen("client_us")
             other = (seen("machine_us") - all_seen) * seen("pairs_per_s") / CORE_US
             pairs = (CORES - other) * CORE_US / (NODES * node + broker + client)
-            rows.append((f"{count} servers, {plural(sessions, 'session')} each", both(node, seen("redis_us") / NODES),
-                         both(broker, seen("broker_us")), f"{other:.1f}", both(pairs, seen("pairs_per_s")),
-                         difference(pairs, seen("pairs_per_s"))))
-    return table(("predicted / measured", "node, µs", "broker, µs", "cores of other work", "pairs a second", "error"), rows)
+            compared = ((node, seen("redis_us") / NODES), (broker, seen("broker_us")), (pairs, seen("pairs_per_s")))
+            cells = [f"{both(*of)} ({difference(*of)})" for of in compared]
+            rows.append((f"{count} servers, {plural(sessions, 'session')} each", *cells, f"{other:.1f}"))
+    return table(("predicted / measured (error)", "node, µs", "broker, µs", "pairs a second", "cores of other work"), rows)
 
 
 def check_distance(m):
@@ -232,9 +244,11 @@ def check_distance(m):
         ms, servers = re.match(r"distance ([\d.]+) ms, (\d+)", workload).groups()
         trip, seen = f.get(workload, count, "trip_ms"), f.get(workload, count, "pair_p50_us") / 1000
         predicted = trip + m.alone_ms
-        rows.append((f"{ms} ms, {plural(int(servers), 'server')}", count, f"{trip:.2f}", f"{predicted:.2f} / {seen:.2f}",
-                     difference(predicted, seen), both(count / predicted * 1000, f.get(workload, count, "pairs_per_s"))))
-    return table(("predicted / measured", "sessions", "round trip, ms", "median pair, ms", "error", "pairs a second"), rows)
+        rate = (count / predicted * 1000, f.get(workload, count, "pairs_per_s"))
+        rows.append((f"{ms} ms, {plural(int(servers), 'server')}", count, f"{trip:.2f}", f"{predicted:.2f} / {seen:.2f} ({difference(predicted, seen)})",
+                     f"{both(*rate)} ({difference(*rate)})"))
+    return f"`median = round trip + {m.alone_ms:.2f} ms`\n\n" + table(
+        ("predicted / measured (error)", "sessions", "round trip, ms", "median pair, ms", "pairs a second"), rows)
 
 
 def limits(m):
@@ -244,7 +258,7 @@ def limits(m):
         limit = min(nodes, brokers)
         rows.append((f"{hosts:,}", percent(m.rest_share(hosts)), rounded(nodes), rounded(brokers),
                      "broker" if brokers < nodes else "nodes", rounded(limit / hosts), rounded(FULL * limit / hosts),
-                     f"{limit * m.f.get('many pairs', 1000, 'bytes') * 8 / 1e6:.0f}"))
+                     f"{limit * (m.f.get('many pairs', 1000, 'bytes') if hosts > 1 else m.of_server(64, 'bytes')) * 8 / 1e6:.0f}"))
     return table(("hosts", "a node's core at rest", "limit of a node", "of all brokers", "ends first", "of each host",
                   f"at {100 * FULL:.0f} %", "Mbit/s at a node"), rows)
 
@@ -256,19 +270,27 @@ def predictions(m):
             row = [f"{hosts:,} hosts, {plural(sessions, 'session')} each"]
             for distance in DISTANCES_MS:
                 pairs, ms, first = m.predict(hosts, sessions, distance)
-                text = f"{rounded(pairs)} / {rounded(ms)}"
+                text = f"{rounded(pairs)} / {rounded(ms) if ms < NODE_TIMEOUT_MS else 'fails'}"
                 row.append(text if first == "sessions" else f"**{text}**")
             rows.append(row)
-    return "Pairs a second of all hosts / median in ms. Bold: the nodes are the bound.\n\n" + table(
+    return "Pairs a second of all hosts / median in ms. Bold: the nodes are the bound. `fails`: commands wait longer "
+    "than `redlock.node_timeout`, and nodes count as silent.\n\n" + table(
         ["nodes away"] + [f"{distance:g} ms" for distance in DISTANCES_MS], rows)
+
+
+def busy(m):
+    """How busy the node was in the replays that give the limits."""
+    shares = [f"{percent(m.f.get('many pairs', count, 'node_share'))} with {count:,}" for count in m.f.counts("many pairs")]
+    return (f"The replays kept a node busy for {', '.join(shares)} connections; the limits extrapolate to 100 %. The limit of "
+            "1,000 hosts uses the measured cost, which exceeds the formula's.")
 
 
 def ends(m):
     service_ms = m.busy_node_us(1000) / 2 / 1000
     limit = m.node_limit(1000)
     return f"""- **Processor**: for one host the broker's core, at {rounded(m.broker_limit())} pairs a second; for many hosts the nodes' cores, at {rounded(limit)}.
-- **Memory**: with a new name for each lock, memory ends before the core. {rounded(GIB / m.counter_bytes / COUNTER_S)} new names a second fill a GiB with counters; {rounded(limit)} need {rounded(limit * COUNTER_S * m.counter_bytes / GIB)} GiB.
-- **Held leases**: with a ttl of {TTL_S} s, {rounded(CORE_US / m.renewal_us * TTL_S / 3)} leases fill a node's core with renewals, and {rounded(GIB / m.lease_bytes)} fill a GiB.
+- **Memory**: with a new name for each lock, memory ends before the core. {rounded(GIB / m.counter_bytes / COUNTER_S)} new names a second fill a GiB with counters; {rounded(limit)} need {rounded(limit * COUNTER_S * m.counter_bytes / GIB)} GiB. By default [each role of a host](../reference/nodes.md#memory-of-the-nodes) may bring in {NEW_NAMES_AN_HOUR:,} new names an hour, or {NEW_NAMES_AN_HOUR / 3600:.1f} a second.
+- **Held leases**: with a ttl of {TTL_S} s, {rounded(CORE_US / m.renewal_us * TTL_S / 3)} leases of one host fill a node's core with renewals, and {rounded(GIB / m.lease_bytes)} fill a GiB. With the default ttl of 10 s a third as many do. Renewals of hosts with few leases share no calls, and cost up to {number(m.pair_us + m.call_us)} µs.
 - **Latency**: at 90 % of a node's core a command waits {rounded(0.9 * service_ms / 0.2)} ms on average, so the distance decides until the core is full."""
 
 
@@ -276,7 +298,7 @@ def verdict(m):
     limit = m.node_limit(1000)
     return (f"1,000 hosts at rest use {percent(m.rest_share(1000))} of a node's core. The rest of the core takes {rounded(limit)} pairs a second: "
             f"{rounded(limit / 1000)} of each host, all the time, or {rounded(FULL * limit / 1000)} at {100 * FULL:.0f} % of the core. "
-            f"100 hosts have {rounded(FULL * m.node_limit(100) / 100)} each. An idle lease needs only renewals. "
+            f"100 hosts have {rounded(FULL * m.node_limit(100) / 100)} each at {100 * FULL:.0f} %. An idle lease needs only renewals. "
             "So a rate of fresh locks needs several sets, not a number of hosts; and memory for new names ends before this rate.")
 
 
@@ -304,19 +326,22 @@ def summary(m):
     return "\n".join(text) + "\n"
 
 
-TABLES = {of.__name__: of for of in (measured, coefficients, per_thing, waiters, check_servers, check_distance, limits,
+TABLES = {of.__name__: of for of in (measured, coefficients, per_thing, flush, waiters, check_servers, check_distance, limits, busy,
                                      predictions, ends, verdict)}
 
 
 def main():
     m = Model(Figures())
-    with open(PAGE) as f:
-        page = f.read()
-    for name in re.findall(r"^<!-- (\w+) -->$", page, re.M):
-        text = TABLES[name](m)
-        page = re.sub(rf"(<!-- {name} -->\n).*?(<!-- end of {name} -->)", lambda found: found[1] + text + "\n" + found[2], page, flags=re.S)
+    written = [(RESULTS + "/README.md", summary(m))]
+    for path in PAGES:
+        with open(path) as f:
+            page = f.read()
+        for name in re.findall(r"^<!-- (\w+) -->$", page, re.M):
+            text = TABLES[name](m)
+            page = re.sub(rf"(<!-- {name} -->\n).*?(<!-- end of {name} -->)", lambda found: found[1] + text + "\n" + found[2], page, flags=re.S)
+        written.append((path, page))
     stale = False
-    for path, text in ((PAGE, page), (RESULTS + "/README.md", summary(m))):
+    for path, text in written:
         old = ""
         if os.path.exists(path):
             with open(path) as f:
@@ -327,7 +352,7 @@ def main():
                 with open(path, "w") as f:
                     f.write(text)
     if stale and "--check" in sys.argv:
-        sys.exit("docs/design/scaling.md or bench/scale/results/README.md is stale: run bench/scale/model.py")
+        sys.exit("stale: run bench/scale/model.py")
 
 
 main()

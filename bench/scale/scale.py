@@ -39,6 +39,21 @@ def pairs(rig):
                 rig.measure(f"servers {count}", own_locks(rig), places, clients, "own", round_, seconds=2, warmup=1)
 
 
+def flush(rig):
+    """The same costs with the nodes' files on a disk."""
+    took_us = []
+    with open(rig.tmp + "/flushed", "wb", buffering=0) as file:
+        for _ in range(200):
+            file.write(bytes(100))
+            began = time.monotonic()
+            os.fdatasync(file.fileno())
+            took_us.append((time.monotonic() - began) * 1e6)
+    for round_ in (1, 2, 3):
+        for clients in (1, 4, 16, 64):
+            rig.record("flush", "redlock_pg", clients, round_, flush_us=quantile(took_us, .5))
+            rig.measure("flush", own_locks(rig), ("h1",), clients, "own", round_, seconds=2, warmup=0.5)
+
+
 class Used:
     """What nodes and brokers use from now on, while nothing else asks them."""
 
@@ -159,7 +174,7 @@ def memory(rig):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--tmp")
-    parser.add_argument("part", choices=("pairs", "distance", "rest", "many"))
+    parser.add_argument("part", choices=("pairs", "flush", "distance", "rest", "many"))
     given = parser.parse_args()
 
     # run.part is renamed to run.csv when complete
