@@ -8,9 +8,10 @@
 #   scripts/campaign.sh chaos [MINUTES [SEED]]            60 from seed 10,001
 #   scripts/campaign.sh planted [NAME ...]                violations that porcupine must find
 #   scripts/campaign.sh fuzz [COUNT [SEED]]               3,000,000 executions of each program, seed 1
+#   scripts/campaign.sh soak [MINUTES]                    60; also writes bench/soak/results
 #
-# Ends with an error when an invariant was violated, fuzzing found a fault, or a mutant or a
-# planted violation was not found.
+# Ends with an error when an invariant was violated, fuzzing found a fault, memory grew, or a
+# mutant or a planted violation was not found.
 set -euo pipefail
 
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
@@ -70,8 +71,13 @@ fuzz)
     scripts/record.pl "fuzzing: $count executions of each program with seed $seed" \
         "$(grep -E '^not ok' "$log" | tr '\n' ' ')$(tail -n 1 "$log" | sed 's/^# //')"
     ;;
+soak)
+    minutes=${1-60}
+    bench/soak/run --minutes "$minutes" --out bench/soak/results 2>&1 | tee "$log" && failed=0 || failed=1
+    scripts/record.pl "soak: $minutes minutes" "$(sed -n 's/^soak: //p' "$log" | tail -n 1)"
+    ;;
 *)
-    echo "usage: $0 schedules [COUNT [FIRST SEED]] | mutants [generated [COUNT [SEED]]] | chaos [MINUTES [SEED]] | planted [NAME ...] | fuzz [COUNT [SEED]]" >&2
+    echo "usage: $0 schedules [COUNT [FIRST SEED]] | mutants [generated [COUNT [SEED]]] | chaos [MINUTES [SEED]] | planted [NAME ...] | fuzz [COUNT [SEED]] | soak [MINUTES]" >&2
     exit 2
     ;;
 esac

@@ -2,7 +2,7 @@
 # scripts/record.pl CHECK RESULT: write a row of test/results.md, with today's date and the commit
 #
 # The row of the same check is replaced.  A tree with changes is marked "-dirty", unless only
-# rows have changed.  The line "In sum" adds up the campaigns of all rows without a failure.
+# rows and records of the soak have changed.  The line "In sum" adds up the campaigns of all rows without a failure.
 use strict;
 use warnings;
 
@@ -13,7 +13,7 @@ use POSIX qw(strftime);
 my ($check, $result) = @ARGV;
 my $path = "$Bin/../test/results.md";
 my $commit = `git -C "$Bin" describe --always 2>/dev/null` || 'unknown';
-my $changes = `git -C "$Bin" status --porcelain --untracked-files=no -- :/ ':!/test/results.md' 2>/dev/null`;
+my $changes = `git -C "$Bin" status --porcelain --untracked-files=no -- :/ ':!/test/results.md' ':!/bench/soak/results' 2>/dev/null`;
 my ($head, %rows) = ('');
 my ($schedules, $minutes, $executions) = (0, 0, 0);
 

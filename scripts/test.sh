@@ -16,6 +16,7 @@
 #   scripts/test.sh guest              PostgreSQL's own tests, bare and with us
 #   scripts/test.sh chaos              two minutes of real faults on real servers
 #   scripts/test.sh bench              whether bench/run still has all its figures
+#   scripts/test.sh soak               whether memory grows in a minute of all kinds of calls
 #
 # Installs missing packages (scripts/deps.sh), then works in a temporary directory
 # with a copy of PostgreSQL, servers on the loopback interface and Redis nodes; all
@@ -29,12 +30,12 @@ set -eu
 part=short
 case "${1-}" in
 '') ;;
-full | unit | sim | fuzz | regress | tap | guest | chaos | bench)
+full | unit | sim | fuzz | regress | tap | guest | chaos | bench | soak)
     part=$1
     shift
     ;;
 *)
-    echo "usage: $0 [full | unit | sim | fuzz | regress | tap [t/FILE.t ...] | guest | chaos | bench]" >&2
+    echo "usage: $0 [full | unit | sim | fuzz | regress | tap [t/FILE.t ...] | guest | chaos | bench | soak]" >&2
     exit 2
     ;;
 esac
@@ -45,6 +46,7 @@ if [ -z "${REDLOCK_INNER-}" ]; then
     fuzz) "$ROOT/scripts/deps.sh" --fuzz ;;
     bench) "$ROOT/scripts/deps.sh" --bench ;;
     chaos) "$ROOT/scripts/deps.sh" --chaos ;;
+    soak) "$ROOT/scripts/deps.sh" --bench --chaos ;;
     *) "$ROOT/scripts/deps.sh" ;;
     esac
     case $part in
@@ -183,6 +185,18 @@ run_bench()
         count 1 0
     else
         tail -n 40 "$TMP/bench.log"
+        count 0 1
+    fi
+}
+
+run_soak()
+{
+    heading "soak: does memory grow"
+    if env -u REDLOCK_INNER bench/soak/run --minutes 1 >"$TMP/soak.log" 2>&1; then
+        tail -n 1 "$TMP/soak.log"
+        count 1 0
+    else
+        tail -n 40 "$TMP/soak.log"
         count 0 1
     fi
 }
@@ -404,6 +418,7 @@ else
         run_guest
         run_chaos
         run_bench
+        run_soak
         run_demo
         ;;
     unit) run_unit ;;
@@ -414,6 +429,7 @@ else
     guest) run_guest ;;
     chaos) run_chaos ;;
     bench) run_bench ;;
+    soak) run_soak ;;
     esac
 fi
 

@@ -23,6 +23,7 @@
 #include "postmaster/interrupt.h"
 #include "storage/ipc.h"
 #include "utils/guc.h"
+#include "utils/memutils.h"
 #include "utils/pidfile.h"
 #include "utils/timestamp.h"
 
@@ -104,6 +105,7 @@ redlock_broker_main(Datum arg)
 {
 	int64 now_us = redlock_clock_us();
 	bool stopping = false;
+	MemoryContext of_pass;
 
 	pqsignal(SIGTERM, SignalHandlerForShutdownRequest);
 	pqsignal(SIGHUP, SignalHandlerForConfigReload);
@@ -139,8 +141,12 @@ redlock_broker_main(Datum arg)
 	serve_by_us = now_us + redlock_node_timeout_ms * INT64CONST(1000);
 	driver_adopt(driver, serve_by_us, now_us);
 
+	/* PostgreSQL's functions may leave something behind, dsm_create for instance */
+	of_pass = AllocSetContextCreate(TopMemoryContext, "redlock broker", ALLOCSET_DEFAULT_SIZES);
+	MemoryContextSwitchTo(of_pass);
 	for (;;)
 	{
+		MemoryContextReset(of_pass);
 		if (ConfigReloadPending)
 		{
 			ConfigReloadPending = false;

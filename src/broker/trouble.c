@@ -89,13 +89,16 @@ count_trouble(Lease *lease, Trouble *trouble)
 
 	if (trouble->times++ == 0)
 	{
+		MemoryContext context;
 		char *nodes;
 
 		if (trouble->counted_in == NULL)
 		{
 			trouble->counted_in =
 				MemoryContextAllocZero(TopMemoryContext, lease_table->entries * sizeof(uint32));
+			context = MemoryContextSwitchTo(TopMemoryContext);
 			initStringInfo(&trouble->first);
+			MemoryContextSwitchTo(context);
 		}
 		trouble->number++;
 		resetStringInfo(&trouble->first);

@@ -23,6 +23,9 @@ WAIT_S = 60
 MAX_TTL_MS = 3000
 MAX_HOLD_AT_LEAST_S = 1.2
 TLS_NODES = [1, 4]  # of each program one
+PORT_BLOCKS = 200
+
+claims = []  # sockets that tell other runs which ports this run uses
 
 
 class Broken(Exception):
@@ -37,10 +40,24 @@ def wait_until(what, condition, timeout_s=WAIT_S):
         time.sleep(0.02)
 
 
-def free_ports(number):
-    """Returns free ports below the system's range for outgoing connections."""
+def claim_ports():
+    """Returns ports, below the system's range for outgoing connections, that no other run uses."""
+    first = os.getpid() % PORT_BLOCKS
+    for block in (*range(first, PORT_BLOCKS), *range(first)):
+        claim = socket.socket(socket.AF_UNIX)
+        try:
+            claim.bind(f"\0redlock_pg chaos {block}")  # until this process ends
+        except OSError:
+            claim.close()
+            continue
+        claims.append(claim)
+        return iter(range(10240 + 100 * block, 10340 + 100 * block))
+    raise Broken("other runs use all ports")
+
+
+def free_ports(candidates, number):
+    """Takes free ports from the candidates."""
     sockets = []
-    candidates = iter(range(10240 + os.getpid() % 10000, 32000))
     for port in candidates:
         s = socket.socket()
         try:
@@ -337,8 +354,8 @@ class Server:
 
 
 class Links:
-    def __init__(self, node_ports):
-        ports = free_ports(len(HOSTS) * len(NODES) + 20)[20:]  # some way off from those of the nodes
+    def __init__(self, node_ports, candidates):
+        ports = free_ports(candidates, len(HOSTS) * len(NODES))
         pairs = []
         self.ports = {}
         self.index = {}
@@ -370,10 +387,11 @@ class Links:
 class Cluster:
     def __init__(self, tmp, nodes_tmp, certificate):
         self.tmp = tmp
-        ports = free_ports(2 * len(NODES) + len(HOSTS) + 1)
+        candidates = claim_ports()
+        ports = free_ports(candidates, 2 * len(NODES) + len(HOSTS) + 1)
         self.nodes = [Node(tmp, nodes_tmp, n, ports, program, certificate if n in TLS_NODES else None)
                       for n, program in zip(NODES, programs_of_nodes())]
-        self.links = Links([node.hosts_port for node in self.nodes])
+        self.links = Links([node.hosts_port for node in self.nodes], candidates)
         self.hosts = {name: Server(tmp, name, ports.pop(),
                                    [node.url(self.links.ports[name][node.number]) for node in self.nodes],
                                    certificate and certificate + ".crt") for name in HOSTS}
