@@ -64,6 +64,10 @@ my %effects = (
 	'a trigger of another extension' => 'INSERT INTO watched VALUES (1)',
 	'setval' => "SELECT setval('numbers', 7)",
 	'setval with a flag' => "SELECT setval('numbers', 7, false)",
+	# without a slot of this name
+	'the changes of a slot' => "SELECT * FROM pg_logical_slot_get_changes('s', NULL, NULL)",
+	'a slot that advances' => "SELECT pg_replication_slot_advance('s', '0/1')",
+	'a dropped slot' => "SELECT pg_drop_replication_slot('s')",
 	'a message outside of transactions' => "SELECT pg_logical_emit_message(false, 'x', 'y')",
 	'a table' => "INSERT INTO near VALUES ('row')",
 );
@@ -131,7 +135,7 @@ foreach my $what ('NOTIFY', 'pg_notify', 'pg_notify in an expression of PL/pgSQL
 }
 foreach my $what (
 	'a foreign table', 'COPY FROM', 'dblink_exec', 'COPY TO a file', 'COPY FROM a program',
-	'a trigger of another extension', 'setval', 'setval with a flag')
+	'a trigger of another extension', 'setval', 'setval with a flag', 'the changes of a slot')
 {
 	$session->query('BEGIN');
 	is($session->run($effects{$what})->{state}, '40001', "$what: an error at the statement");

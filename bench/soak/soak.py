@@ -160,7 +160,7 @@ class Session(threading.Thread):
                     return
                 self.step(cursor, random.choices(kinds, weights)[0])
                 time.sleep(random.expovariate(1 / PAUSE_S))
-        except psycopg2.OperationalError as why:
+        except psycopg2.Error as why:
             if not connection.closed:
                 raise
             self.errors[why.pgcode or "connection"] += 1
@@ -263,12 +263,13 @@ class Work:
 
     def run(self, minutes, out):
         began = time.monotonic()
-        for thread in (*self.sessions, self.faults):
+        threads = (*self.sessions, self.faults)
+        for thread in threads:
             thread.start()
-        while not all(session.pid for session in self.sessions):
+        while not all(session.pid or session.broken for session in self.sessions):
             time.sleep(0.1)
         writer = None
-        while time.monotonic() < began + 60 * minutes:
+        while time.monotonic() < began + 60 * minutes and not any(thread.broken for thread in threads):
             with self.sampling:
                 self.sample(began)
             if writer is None:
@@ -278,7 +279,7 @@ class Work:
             out.flush()
             time.sleep(SAMPLE_S)
         self.ended.set()
-        for thread in (*self.sessions, self.faults):
+        for thread in threads:
             thread.join(60)
             if thread.broken is not None:
                 raise thread.broken
