@@ -68,6 +68,11 @@ def detached(cursor, names):
     if token is None or random.random() < 0.3:
         return  # taken, or the lock ends by hold_at_most
     names = {**names, "token": token}
+    if random.random() < 0.5:
+        cursor.execute("BEGIN")
+        cursor.execute("SELECT redlock_attach(%(detached)s, %(token)s)", names)
+        cursor.execute("UPDATE soak SET n = n + 1 WHERE id = %(row)s", names)
+        cursor.execute("COMMIT")
     cursor.execute("SELECT redlock_extend(%(detached)s, %(token)s, '3 s')", names)
     cursor.execute("SELECT redlock_release(%(detached)s, %(token)s)", names)
 
