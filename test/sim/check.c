@@ -91,7 +91,7 @@ static bool in_bounds;                         /* 8 is demanded, even if a host 
 
 static struct
 {
-	core_mask servers; /* of the list that counts; 0: the key is not kept */
+	core_lists servers; /* of the lists that count; none: the key is not kept */
 	int host;
 	int64_t until_us; /* by its host's clock */
 } kept[SECRETS_MAX];
@@ -644,15 +644,24 @@ check_kept(int h, int s, bool is_kept)
 		   entry->secret);
 	if (!is_kept)
 		return;
-	kept[entry->secret].servers = 0;
+	memset(&kept[entry->secret].servers, 0, sizeof(core_lists));
 	for (int n = 0; n < w.plan.places; n++)
+	{
+		core_mask bit = CORE_BIT(w.server_of[h][n]);
+
 		if (entry->drive.core.lists.now & CORE_BIT(n))
-			kept[entry->secret].servers |= CORE_BIT(w.server_of[h][n]);
+			kept[entry->secret].servers.now |= bit;
+		if (entry->drive.core.lists.next & CORE_BIT(n))
+			kept[entry->secret].servers.next |= bit;
+	}
 	kept[entry->secret].host = h;
 	kept[entry->secret].until_us = until_us;
 }
 
-/* No grant while a majority keeps the key of a released lease. */
+/*
+ * No grant while majorities keep the key of a released lease.  A majority of one of two lists does
+ * not suffice: another host may have only the other list.
+ */
 static void
 check_kept_ones(int h, int s)
 {
@@ -677,8 +686,7 @@ check_kept_ones(int h, int s)
 	demand(1,
 		   secret == 0 || force_took(secret) || force_took(hosts[h].entry[s].secret) ||
 			   host_now_us(kept[secret].host) >= kept[secret].until_us ||
-			   2 * __builtin_popcount(servers & kept[secret].servers) <=
-				   __builtin_popcount(kept[secret].servers),
+			   kept[secret].servers.now == 0 || !core_has_quorum(kept[secret].servers, servers),
 		   "request %u of host %c is granted while request %u of host %c is kept",
 		   hosts[h].entry[s].secret, HOST_NAME(h), secret, HOST_NAME(kept[secret].host));
 }
