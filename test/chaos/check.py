@@ -113,7 +113,8 @@ class Faults:
 
     def came_back_alone(self, host, at):
         """The host crashed during a change of the lists, and came back with only the next list.  The entry of
-        a server that died before the change lives on, with only the former list."""
+        a server that died before the change lives on, with only the former list, and for longer if clocks
+        of nodes are set back."""
         return [f for f in self.host_hit(host, 0, at) if f["kind"] in CRASHES and at - f["t0"] < ENTRY_US
                 and any(change["kind"] == "nodes_change" and change["t0"] <= f["t0"] <= change["t1"]
                         for change in self.faults)]
@@ -296,7 +297,9 @@ def states(records, faults, mode):
                               or len(faults.nodes_hit(record["host"], since - RECOVERY_US, error["at"]))
                               > faults.spare()
                               or faults.host_hit(record["host"], since, error["at"], RECOVERY_US)
-                              or "is still asking the nodes" in message and faults.waits_for_the_dead(since)))
+                              or "is still asking the nodes" in message and (
+                                  faults.waits_for_the_dead(since)
+                                  or faults.came_back_alone(record["host"], error["at"]))))
         else:
             explained = state in EXPECTED_STATES
         if not explained:
