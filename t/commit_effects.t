@@ -67,6 +67,9 @@ my %effects = (
 	# without a slot of this name
 	'the changes of a slot' => "SELECT * FROM pg_logical_slot_get_changes('s', NULL, NULL)",
 	'a slot that advances' => "SELECT pg_replication_slot_advance('s', '0/1')",
+	'a copied slot' => "SELECT pg_copy_physical_replication_slot('s', 't')",
+	'a copied logical slot' => "SELECT pg_copy_logical_replication_slot('s', 't', true)",
+	'an origin that advances' => "SELECT pg_replication_origin_advance('s', '0/1')",
 	'a dropped slot' => "SELECT pg_drop_replication_slot('s')",
 	'a message outside of transactions' => "SELECT pg_logical_emit_message(false, 'x', 'y')",
 	'a table' => "INSERT INTO near VALUES ('row')",

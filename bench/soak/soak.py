@@ -33,10 +33,12 @@ STEPS = 40    # of a session that ends
 PAUSE_S = 0.004  # between two steps of a session, on average
 
 # The growth that counts as none, between the medians of the second and of the last quarter.
-MOST_GROWTH = {"broker_kb": 512, "backend_kb": 512, "broker_files": 0, "backend_files": 0, "places": 50, "node_kb": 512}
+MOST_GROWTH = {"broker_kb": 256, "backend_kb": 256, "broker_maps": 4, "backend_maps": 4, "broker_files": 0,
+               "backend_files": 8, "places": 50, "node_kb": 512}
 UNITS = {"broker_kb": "private memory of the broker, kB", "backend_kb": "private memory of a session's process, kB",
+         "broker_maps": "mapped areas of the broker", "backend_maps": "mapped areas of a session's process",
          "broker_files": "open files of the broker", "backend_files": "open files of a session's process",
-         "places": "used places of the lease table", "node_kb": "memory of a node, kB"}
+         "places": "used places of the lease table", "node_kb": "memory of the largest node, kB"}
 
 SETUP = """
     CREATE TABLE IF NOT EXISTS soak (id int PRIMARY KEY, n bigint NOT NULL);
@@ -241,6 +243,12 @@ def private_kb(pid):
         return int(re.search(r"^Anonymous:\s*(\d+)", f.read(), re.M).group(1))
 
 
+def mapped_areas(pid):
+    """With those of shared memory."""
+    with open(f"/proc/{pid}/maps") as f:
+        return sum(1 for _ in f)
+
+
 def open_files(pid):
     return len(os.listdir(f"/proc/{pid}/fd"))
 
@@ -262,8 +270,9 @@ class Work:
                  for node in self.rig.nodes]
         self.samples.append({
             "second": round(time.monotonic() - began), "broker_kb": private_kb(broker),
-            "backend_kb": private_kb(stays.pid), "broker_files": open_files(broker),
-            "backend_files": open_files(stays.pid), "places": places, "node_kb": round(quantile(nodes, .5)),
+            "backend_kb": private_kb(stays.pid), "broker_maps": mapped_areas(broker),
+            "backend_maps": mapped_areas(stays.pid), "broker_files": open_files(broker),
+            "backend_files": open_files(stays.pid), "places": places, "node_kb": round(max(nodes)),
             "steps": sum(sum(s.steps.values()) for s in self.sessions), "broker": broker, "backend": stays.pid})
 
     def run(self, minutes, out):
@@ -301,9 +310,13 @@ def growth(samples, figure):
     return early, late, late - early > MOST_GROWTH[figure]
 
 
-def problems(samples):
+def problems(samples, errors):
     found = [f"{UNITS[figure]}: from {early} to {late}" for figure in MOST_GROWTH
              for early, late, grew in [growth(samples, figure)] if grew]
+    found += [f"errors {state}" for state in errors if state.startswith(("XX", "53"))]
+    quarters = [samples[len(samples) * i // 4 - (i == 4)]["steps"] for i in range(5)]
+    if any(4 * (end - begin) < (quarters[4] - quarters[0]) / 4 for begin, end in zip(quarters, quarters[1:])):
+        found.append(f"the work nearly stood still for a quarter: {quarters} steps")
     for who in ("broker", "backend"):
         if len({s[who] for s in samples}) > 1:
             found.append(f"the {who} was replaced by another process")
@@ -361,7 +374,7 @@ def main():
     work = Work(rig)
     with open(options.tmp + "/soak.csv", "w", newline="") as out:
         work.run(options.minutes, out)
-    found = problems(work.samples)
+    found = problems(work.samples, sum((s.errors for s in work.sessions), Counter()))
     draw(options.tmp + "/soak.svg", work.samples)
     summary = write_report(options.tmp, work, found)
     with open(options.tmp + "/README.md") as f:

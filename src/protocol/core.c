@@ -307,7 +307,12 @@ on_reply(core_lease *lease, const core_event *event, core_out *out)
 	assert(event->node >= 0 && event->node < CORE_NODES_MAX);
 
 	if (event->op == CORE_OP_RELEASE)
+	{
+		/* sent before a renewal, which may have created the key again */
+		if (!(lease->releasing & CORE_BIT(event->node)))
+			return;
 		lease->releasing &= ~CORE_BIT(event->node);
+	}
 	if (event->round != lease->round)
 		return; /* of an earlier round */
 

@@ -130,6 +130,7 @@ typedef struct core_lease
 	int32_t waiting;      /* ASKING, BUSY: hosts that wait for the lock, as a majority says */
 	uint32_t splits;      /* rounds in a row that probably had no winner; at most
 						   * CORE_ATTEMPT_MAX */
+	int32_t late_rounds;  /* rounds in a row whose majority came too late, see ask_again */
 	uint32_t attempt;     /* number of the last round of acquires of this request; once
 						   * `renewed`, number of the renewals.  The lock's value contains the
 						   * attempt, so a late command of an earlier attempt can't touch the key

@@ -22,6 +22,9 @@
 /* first pause of a try that waits for a recall; grows with the square of the attempt */
 #define RECALL_US 500
 
+/* This number of late rounds in a row is no accident. */
+#define LATE_ROUNDS 5
+
 /* from this many waiting hosts on, each host asks less often */
 #define CROWD 16
 
@@ -62,6 +65,7 @@ core_on_acquire(core_lease *lease, const core_event *event, core_out *out)
 	lease->unreachable_since_us = 0;
 	lease->recall_until_us = 0;
 	lease->splits = 0;
+	lease->late_rounds = 0;
 	lease->waiting = 0;
 	lease->not_before_us = event->once ? 0 : event->not_before_us;
 	if (event->now_us < lease->not_before_us)
@@ -204,15 +208,27 @@ undo(core_lease *lease, const core_event *event, core_out *out)
 
 /*
  * This process was late, not the nodes: a majority answered, but the time of the round is over.
- * Undoes the round and repeats it at once.  The round is no failure.
+ * Undoes the round and repeats it at once.  A process that is late each time counts as a lack of
+ * nodes: votes that are seen too late grant nothing.
  */
 static void
 ask_again(core_lease *lease, const core_event *event, core_out *out)
 {
+	for (int i = 0; i < CORE_NODES_MAX; i++)
+		if (lease->node[i].vote == CORE_VOTE_YES)
+			lease->node[i].vote = CORE_VOTE_ERROR;
+	if (lease->unreachable_since_us == 0)
+		lease->unreachable_since_us = lease->round_began_us;
+	if (++lease->late_rounds >= LATE_ROUNDS)
+	{
+		lease->late_rounds = LATE_ROUNDS;
+		fail_acquire(lease, event, true, out);
+		return;
+	}
 	undo(lease, event, out);
 	lease->state = CORE_BUSY;
-	lease->unreachable_since_us = 0;
 	lease->next_at_us = event->now_us;
+	out->outcome = CORE_MUST_WAIT;
 }
 
 /* A majority said yes.  Sets the token to the largest counter of the nodes that said yes. */
@@ -281,7 +297,10 @@ fail_acquire(core_lease *lease, const core_event *event, bool unreachable, core_
 	lease->splits = split && !unreachable ? lease->splits + 1 : 0;
 	undo(lease, event, out);
 	if (!unreachable)
+	{
 		lease->unreachable_since_us = 0;
+		lease->late_rounds = 0;
+	}
 	else if (lease->unreachable_since_us == 0)
 		lease->unreachable_since_us = lease->round_began_us;
 

@@ -10,7 +10,7 @@
  *	 functions in languages		may do anything
  *	 except SQL and PL/pgSQL
  *	 messages outside of transactions, files and programs on the server, ALTER SYSTEM,
- *	 databases, tablespaces, subscriptions, replication slots, setval
+ *	 databases, tablespaces, subscriptions, replication slots and origins, setval
  *
  * Three hooks note such effects.  The first acquire of a session sets the hooks, so a backend that
  * takes no lock pays nothing.  The hooks push nothing, so no error path leaves anything behind.
@@ -259,11 +259,17 @@ builtin_has_effect(Oid function)
 	switch (function)
 	{
 		case F_LO_EXPORT:
+		case F_PG_COPY_LOGICAL_REPLICATION_SLOT_NAME_NAME:
+		case F_PG_COPY_LOGICAL_REPLICATION_SLOT_NAME_NAME_BOOL:
+		case F_PG_COPY_LOGICAL_REPLICATION_SLOT_NAME_NAME_BOOL_NAME:
+		case F_PG_COPY_PHYSICAL_REPLICATION_SLOT_NAME_NAME:
+		case F_PG_COPY_PHYSICAL_REPLICATION_SLOT_NAME_NAME_BOOL:
 		case F_PG_CREATE_LOGICAL_REPLICATION_SLOT:
 		case F_PG_CREATE_PHYSICAL_REPLICATION_SLOT:
 		case F_PG_DROP_REPLICATION_SLOT:
 		case F_PG_LOGICAL_SLOT_GET_BINARY_CHANGES:
 		case F_PG_LOGICAL_SLOT_GET_CHANGES:
+		case F_PG_REPLICATION_ORIGIN_ADVANCE:
 		case F_PG_REPLICATION_SLOT_ADVANCE:
 		case F_SETVAL_REGCLASS_INT8:
 		case F_SETVAL_REGCLASS_INT8_BOOL:

@@ -837,11 +837,25 @@ test_majority_too_late(void)
 	ok(lease.state == CORE_BUSY,
 	   "invariant 1: a majority at the end of the round is no grant: renewals of others may count");
 	ok(out.release == set("012") && lease.valid_until_us == 0, "invariant 7: and it is undone");
-	ok(lease.wake_at_us == now_us && out.outcome == CORE_NOTHING,
+	ok(lease.wake_at_us == now_us && out.outcome == CORE_MUST_WAIT,
 	   "the nodes are asked again at once: this process was late, not the nodes");
+	ok(core_votes(&lease, CORE_VOTE_ERROR) == set("01"), "late votes count as no answer");
 	tick();
 	granted_by("12");
 	ok(out.outcome == CORE_GRANTED, "and may grant");
+
+	start(3);
+	acquire_once();
+	for (int i = 1; i < 5; i++)
+	{
+		later(ANSWER_US);
+		granted_by("01");
+		tick();
+	}
+	ok(lease.state == CORE_ASKING, "after four late rounds a try asks again");
+	later(ANSWER_US);
+	granted_by("01");
+	ok(out.outcome == CORE_UNREACHABLE, "five late rounds in a row end the try without a quorum");
 
 	start(3);
 	acquire_once();
@@ -879,6 +893,35 @@ test_majority_too_late_when_waiting(void)
 	granted_by("01");
 	ok(lease.state == CORE_HELD && lease.valid_until_us == now_us + 988 * MS,
 	   "and the next round may grant");
+}
+
+/* A node in quarantine gets the release of a former round, a renewal, and no release for now. */
+static void
+test_release_before_renewal(void)
+{
+	start(3);
+	acquire_waiting();
+	refused_by("01");
+	node_lost(2);
+	released_by("01");
+	quarantined = set("2");
+	tick_at(lease.wake_at_us);
+	node_ready(2);
+	ok(lease.state == CORE_ASKING && out.release == set("2"), "a release in another round");
+	granted_by("01");
+	node_ready(2);
+	ok(lease.state == CORE_HELD && out.renew == set("2"), "a renewal behind this release");
+	full = set("2");
+	release();
+	released_by("01");
+	reply_of_round(lease.round, 2, CORE_OP_RELEASE, CORE_REPLY_NO);
+	ok(lease.state == CORE_RELEASING,
+	   "invariant 7: the release before the renewal deletes no later key");
+	full = 0;
+	tick_at(lease.wake_at_us);
+	ok(out.release == set("2"), "invariant 7: the key of the renewal is deleted, too");
+	released_by("2");
+	ok(lease.state == CORE_FREE, "and then nothing is owed");
 }
 
 static void
@@ -4346,6 +4389,7 @@ main(void)
 	test_validity_counts_from_the_send();
 	test_majority_too_late();
 	test_majority_too_late_when_waiting();
+	test_release_before_renewal();
 	test_node_never_answers();
 	test_node_breaks_while_asked();
 	test_node_errors();
