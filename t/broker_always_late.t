@@ -1,7 +1,7 @@
-# A broker that is late each time tells that no quorum answered in time.
+# With a broker that is late each time, calls fail without a quorum.
 #
-# Protects from (invariants 11 and 12): a free lock that is reported as held; a run that is skipped
-# although nobody runs; a try or a call without a limit that asks the nodes for ever.
+# Protects from (invariants 11 and 12): a free lock reported as held; a run skipped although nobody
+# runs; a try, or a call without a limit, asking the nodes for ever.
 
 use strict;
 use warnings;
