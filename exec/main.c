@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <getopt.h>
 #include <locale.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -235,6 +236,26 @@ fill_standard_descriptors(void)
 		(void) close(fd);
 }
 
+static void
+end_at(int number)
+{
+	_exit(128 + number);
+}
+
+/*
+ * In a container this is often process 1, which ignores signals without a handler.  Until the front
+ * blocks signals, these end the wait for the lock; the command is not affected.
+ */
+static void
+heed_signals(void)
+{
+	static const int numbers[] = {SIGHUP, SIGINT, SIGTERM};
+
+	for (size_t i = 0; getpid() == 1 && i < sizeof(numbers) / sizeof(numbers[0]); i++)
+		if (signal(numbers[i], end_at) == SIG_IGN)
+			(void) signal(numbers[i], SIG_IGN);
+}
+
 int
 main(int argc, char **argv)
 {
@@ -245,6 +266,7 @@ main(int argc, char **argv)
 	fill_standard_descriptors();
 	(void) setlocale(LC_ALL, "");
 	read_options(argc, argv, &options);
+	heed_signals();
 	conn = lock_connect(&options);
 	lock_acquire(conn, &options, &grant);
 	return front_run(conn, &options, &grant);

@@ -62,7 +62,7 @@ sub exec_program
 
 Starts redlock-exec with these arguments, with the cluster's database postgres as its own.
 Options: B<stdin>, a path; B<ignore>, a signal that it inherits as ignored;
-B<closed>, a descriptor that it inherits as closed. Methods of the result:
+B<closed>, a descriptor that it inherits as closed; B<within>, a command that starts it. Methods of the result:
 
 =over
 
@@ -93,7 +93,7 @@ sub exec_start
 	my $base = "$directory/run" . ++$count;
 	my $self = bless { base => $base }, __PACKAGE__;
 	my @words =
-	  (exec_program($cluster), '-d', $cluster->connstr('postgres'), @$arguments, $command ? ('--', @$command) : ());
+	  (@{ $options{within} // [] }, exec_program($cluster), '-d', $cluster->connstr('postgres'), @$arguments, $command ? ('--', @$command) : ());
 
 	note "redlock-exec @$arguments -- ", $command ? substr("@$command", 0, 100) : '';
 	$self->{pid} = fork // croak "fork: $!";

@@ -106,6 +106,20 @@ kill 'TERM', $run->pid;
 is($run->code, 'signal 15', 'TERM ends it');
 ok($host->poll_query_until('postgres', "SELECT count(*) = 0 FROM redlock_locks WHERE state = 'queued'"),
 	'and the server notices');
+
+# ... also of process 1, which ignores signals without a handler
+SKIP:
+{
+	my @as_first = qw(unshare --map-current-user --pid --fork);
+
+	skip 'no namespaces for users', 3 if system("@as_first true >/dev/null 2>&1") != 0;
+	$run = exec_start($host, [ '--wait=1h', 'busy' ], ['true'], within => \@as_first);
+	ok($host->poll_query_until('postgres', "SELECT count(*) = 1 FROM redlock_locks WHERE state = 'queued'"), 'process 1 waits');
+	kill 'TERM', split ' ', slurp_file('/proc/' . $run->pid . '/task/' . $run->pid . '/children');
+	is($run->code, 143, 'TERM ends it');
+	ok($host->poll_query_until('postgres', "SELECT count(*) = 0 FROM redlock_locks WHERE state = 'queued'"),
+		'and the server notices');
+}
 $other->query("SELECT redlock_release('busy')");
 
 $_->pause foreach @nodes[ 0, 1 ];
