@@ -307,12 +307,7 @@ on_reply(core_lease *lease, const core_event *event, core_out *out)
 	assert(event->node >= 0 && event->node < CORE_NODES_MAX);
 
 	if (event->op == CORE_OP_RELEASE)
-	{
-		/* sent before a renewal, which may have created the key again */
-		if (!(lease->releasing & CORE_BIT(event->node)))
-			return;
 		lease->releasing &= ~CORE_BIT(event->node);
-	}
 	if (event->round != lease->round)
 		return; /* of an earlier round */
 
@@ -448,6 +443,9 @@ on_node_ready(core_lease *lease, const core_event *event, core_out *out)
 		return;
 	if (lease->left & CORE_BIT(event->node))
 		core_pay_debts(lease, event, CORE_BIT(event->node), out);
+	/* the answer to a release of this round must not count for the key of a later renewal */
+	else if (lease->state == CORE_HELD && (lease->releasing & CORE_BIT(event->node)))
+		return;
 	/* the node may have lost the key, or never had it */
 	else if (lease->state == CORE_HELD)
 		core_renew_at(lease, event->node, out);
