@@ -2,7 +2,8 @@
 # scripts/record.pl CHECK RESULT: write a row of test/results.md, with today's date and the commit
 #
 # The row of the same check is replaced.  A tree with changes is marked "-dirty", unless only
-# rows and records of the soak have changed.  The line "In sum" adds up the campaigns of all rows without a failure.
+# rows and records of the soak have changed.  The line "In sum" adds up the campaigns of all rows
+# without a failure.
 use strict;
 use warnings;
 

@@ -162,43 +162,39 @@ run_fuzz()
     run_target branches "branches of the pure code that no test takes"
 }
 
-# Runs the demonstration, which fails unless each step shows what it says.
-run_demo()
+# Runs a script with servers of its own, under heading $1, and shows the last $2 lines of its
+# output, or more if it fails.
+run_script()
 {
-    heading "scripts/demo.sh"
-    if env -u REDLOCK_INNER scripts/demo.sh >"$TMP/demo.log" 2>&1; then
-        echo "reached its end"
+    local lines=$2
+
+    heading "$1"
+    shift 2
+    if env -u REDLOCK_INNER "$@" >"$TMP/script.log" 2>&1; then
+        tail -n "$lines" "$TMP/script.log"
         count 1 0
     else
-        tail -n 40 "$TMP/demo.log"
+        tail -n 40 "$TMP/script.log"
         count 0 1
     fi
 }
 
-# Runs the quick benchmark, which fails if a figure is missing.  The figures mean
-# nothing on a machine that has just run the tests.
+# The demonstration fails unless each step shows what it says.
+run_demo()
+{
+    run_script "scripts/demo.sh" 1 scripts/demo.sh
+}
+
+# The quick benchmark fails if a figure is missing.  The figures mean nothing on a machine that
+# has just run the tests.
 run_bench()
 {
-    heading "benchmark: do all figures come out"
-    if env -u REDLOCK_INNER bench/run --quick --no-peers >"$TMP/bench.log" 2>&1; then
-        tail -n 3 "$TMP/bench.log"
-        count 1 0
-    else
-        tail -n 40 "$TMP/bench.log"
-        count 0 1
-    fi
+    run_script "benchmark: do all figures come out" 3 bench/run --quick --no-peers
 }
 
 run_soak()
 {
-    heading "soak: does memory grow"
-    if env -u REDLOCK_INNER bench/soak/run --minutes 1 >"$TMP/soak.log" 2>&1; then
-        tail -n 1 "$TMP/soak.log"
-        count 1 0
-    else
-        tail -n 40 "$TMP/soak.log"
-        count 0 1
-    fi
+    run_script "soak: does memory grow" 1 bench/soak/run --minutes 1
 }
 
 # Runs the short form, with a new seed each time, which the output shows.  After a

@@ -2,6 +2,8 @@
 #
 # Protects from (invariants 11 and 12): a free lock reported as held; a run skipped although nobody
 # runs; a try, or a call without a limit, asking the nodes for ever.
+#
+# Preloads test/hostile/late_poll.c into the server.
 
 use strict;
 use warnings;
@@ -11,11 +13,11 @@ use RedlockTest;
 use Test::More;
 
 my @nodes = redis_nodes(3);
-my $library = preload('late_always') // plan skip_all => 'no compiler';
+my $library = preload('late_poll') // plan skip_all => 'no compiler';
 my $late = PostgreSQL::Test::Utils::tempdir() . '/late';
 my $host;
 
-write_mapped($late, 0, 0);
+write_mapped($late, 0, 0, 0);
 {
 	local $ENV{LD_PRELOAD} = $library;
 	local $ENV{LATE_POLL_FILE} = $late;
@@ -24,8 +26,8 @@ write_mapped($late, 0, 0);
 my $session = session($host);
 is($session->query("SELECT redlock_try('before', scope => 'session')"), 't', 'a broker in time');
 
-# each of its waits ends 120 ms too late
-write_mapped($late, broker_pid($host), 120_000);
+# each poll of the broker that finds events returns 120 ms late
+write_mapped($late, broker_pid($host), 120_000, 1);
 my %calls = (
 	'a try' => "SELECT redlock_try('a')",
 	'a try that waits' => "SELECT redlock_try('b', wait => '2 s')",

@@ -136,7 +136,7 @@ foreach my $right ('', '+hset', '+zadd', '+zrange')
 	all_are(q{state IN ('ready', 'quarantined')}, 'the nodes are on duty');
 	grant_all_but($right);
 	all_are(q{state IN ('ready', 'quarantined')}, 'the nodes are on duty');
-	# the broker may not have seen yet that its connections are closed
+	# a node has closed its connection, and the broker may not have noticed
 	wait_until(sub { $s->run("CALL redlock_run('$name', 'SELECT 1', record => true)")->{state} eq '' },
 		"without '$right' a run is recorded");
 	is(keys_for_ever(), '', '... and no key stays for ever');

@@ -2,7 +2,7 @@
 
 Sessions on both servers call the functions in random order.  Some sessions live for the whole run;
 others end after some steps, often with locks.  Every FAULT_S seconds a fault follows.  Names come
-from fixed sets, so counters at the nodes stop to grow once each name was used.
+from fixed sets, so the nodes' memory stops growing once each name was used.
 
 A sample is taken every SAMPLE_S seconds, of the first server: no fault restarts this server.
 """
@@ -13,7 +13,6 @@ import itertools
 import os
 import random
 import re
-import signal
 import subprocess
 import sys
 import threading
@@ -181,7 +180,7 @@ class Session(threading.Thread):
         except psycopg2.Error as why:
             if cursor.connection.closed:
                 raise
-            self.errors[why.pgcode] += 1
+            self.errors[why.pgcode or "client"] += 1
             cursor.execute("ROLLBACK")
             cursor.execute("SELECT redlock_release_all()")
 
@@ -340,9 +339,8 @@ def listed(counts):
     return ", ".join(f"{name} {count:,}" for name, count in sorted(counts.items()))
 
 
-def write_report(tmp, work, found):
+def write_report(tmp, work, errors, found):
     steps = sum((s.steps for s in work.sessions), Counter())
-    errors = sum((s.errors for s in work.sessions), Counter())
     minutes = work.samples[-1]["second"] / 60
     with open(tmp + "/machine.txt") as f:
         machine = f.read()
@@ -374,9 +372,10 @@ def main():
     work = Work(rig)
     with open(options.tmp + "/soak.csv", "w", newline="") as out:
         work.run(options.minutes, out)
-    found = problems(work.samples, sum((s.errors for s in work.sessions), Counter()))
+    errors = sum((s.errors for s in work.sessions), Counter())
+    found = problems(work.samples, errors)
     draw(options.tmp + "/soak.svg", work.samples)
-    summary = write_report(options.tmp, work, found)
+    summary = write_report(options.tmp, work, errors, found)
     with open(options.tmp + "/README.md") as f:
         print(*(line for line in f.read().splitlines() if not line.startswith("!")), sep="\n")
     print("soak: " + summary)

@@ -67,7 +67,7 @@ typedef enum core_state
 					* decision of the round: to HELD, BUSY or RELEASING. */
 	CORE_BUSY,     /* pause before the next round: the last round failed (refused, or no quorum)
 					* or was decided too late, and was undone, another host has its turn, or the request
-					* was adopted.	 Left by TICK, WAKE, RELEASE. */
+					* was adopted.  Left by TICK, WAKE, RELEASE. */
 	CORE_HELD,     /* valid until valid_until_us.  Left by RELEASE, or to LOST when the validity
 					* ends or no majority is left. */
 	CORE_LOST,     /* the validity ended before a renewal, or refusals left no majority.  Left by
