@@ -112,11 +112,11 @@ class Faults:
                 if f["kind"] in CRASHES and f["target"].startswith("server/")]
 
     def came_back_alone(self, host, at):
-        """The host crashed during a change of the lists, and came back with only the next list.  The entry of
-        a server that died before the change lives on, with only the former list, and for longer if clocks
-        of nodes are set back."""
+        """The host crashed, or came back, during a change of the lists, and had only the next list then.  The
+        entry of a server that died before the change lives on, with only the former list, and for longer if
+        clocks of nodes are set back."""
         return [f for f in self.host_hit(host, 0, at) if f["kind"] in CRASHES and at - f["t0"] < ENTRY_US
-                and any(change["kind"] == "nodes_change" and change["t0"] <= f["t0"] <= change["t1"]
+                and any(change["kind"] == "nodes_change" and change["t0"] <= f["t1"] and f["t0"] <= change["t1"]
                         for change in self.faults)]
 
     def session_hit(self, kind, pid, begin, end):

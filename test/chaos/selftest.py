@@ -75,6 +75,8 @@ HISTORIES = [
     ("no broker, with one", [error(10 * S, 11 * S, "55000", "the redlock broker is not running")], [],
      "without a reason"),
     ("refused by an entry of the dead, in a change of nodes", [REFUSED], [CHANGE, CRASH_IN_CHANGE], None),
+    ("refused by an entry of the dead, after a crash that ended in the change",
+     [REFUSED], [CHANGE, {**CRASH_IN_CHANGE, "t0": 4 * S, "t1": 6 * S}], None),
     ("refused, and another host crashed", [REFUSED], [CHANGE, {**CRASH_IN_CHANGE, "target": "server/c"}],
      "without a reason"),
     ("refused, and it crashed before the change", [REFUSED], [CHANGE, {**CRASH_IN_CHANGE, "t0": 3 * S, "t1": 4 * S}],
