@@ -162,8 +162,8 @@ run_fuzz()
     run_target branches "branches of the pure code that no test takes"
 }
 
-# Runs a script with servers of its own, under heading $1, and shows the last $2 lines of its
-# output, or more if it fails.
+# Prints heading $1, runs the command after $2, and shows the last $2 lines of output; after a
+# failure, the last 40.
 run_script()
 {
     local lines=$2

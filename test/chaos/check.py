@@ -116,8 +116,7 @@ class Faults:
         entry of a server that died before the change lives on, with only the former list, and for longer if
         clocks of nodes are set back."""
         return [f for f in self.host_hit(host, 0, at) if f["kind"] in CRASHES and at - f["t0"] < ENTRY_US
-                and any(change["kind"] == "nodes_change" and change["t0"] <= f["t1"] and f["t0"] <= change["t1"]
-                        for change in self.faults)]
+                and any(other["kind"] == "nodes_change" for other in self.during(f["t0"], f["t1"]))]
 
     def session_hit(self, kind, pid, begin, end):
         return [f for f in self.during(begin, end) if f["kind"] == kind and f.get("pid") == pid]

@@ -9,11 +9,10 @@
  * The file holds three longs: a process id, a time in microseconds, and 1 for
  * each poll.  With 0, the next epoll_wait() of the process finds no event, and
  * returns after the time.  Then the process id in the file is zero.  With 1,
- * each epoll_wait() and poll() that finds events returns after the time, and no
- * socket has what came in since: answers to what the process sends wait for the
- * next poll.
- * A busy scheduler, or a stopped host, does the same at moments beyond a
- * test's choice.
+ * each epoll_wait() and poll() that finds events returns after the time, and
+ * after a send the process reads no socket before such a poll.  So each answer
+ * is read late.  A busy scheduler, or a stopped host, does the same at moments
+ * beyond a test's choice.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -76,19 +75,11 @@ epoll_wait(int epfd, struct epoll_event *events, int max_events, int timeout)
 	return after_poll(syscall(SYS_epoll_pwait, epfd, events, max_events, timeout, NULL, 8));
 }
 
-/* The broker polls its sockets so while its latch is set. */
+/* The broker calls poll() when the latch is set. */
 int
 poll(struct pollfd *sockets, nfds_t count, int timeout)
 {
 	return after_poll(syscall(SYS_poll, sockets, count, timeout));
-}
-
-/* Sends, and so makes the next answer wait for a poll. */
-static ssize_t
-send_noted(int to, const void *data, size_t len, int flags)
-{
-	sent = true;
-	return syscall(SYS_sendto, to, data, len, flags, NULL, 0);
 }
 
 static bool
@@ -103,13 +94,14 @@ is_socket(int fd)
 ssize_t
 send(int to, const void *data, size_t len, int flags)
 {
-	return send_noted(to, data, len, flags);
+	sent = true;
+	return syscall(SYS_sendto, to, data, len, flags, NULL, 0);
 }
 
 ssize_t
 write(int to, const void *data, size_t len)
 {
-	return is_socket(to) ? send_noted(to, data, len, 0) : syscall(SYS_write, to, data, len);
+	return is_socket(to) ? send(to, data, len, 0) : syscall(SYS_write, to, data, len);
 }
 
 ssize_t
