@@ -65,17 +65,19 @@ my $overlapping = redlock_cluster('overlapping', nodes => [ @nodes[ 1, 2 ], $own
 $overlapping->stop;
 $own->restart;
 $overlapping->start;
-my %answers;
+my (%answers, %hints);
 wait_until(
 	sub {
 		my $result = psql_result($overlapping, "SELECT redlock_try('tried', ttl => '5s')");
-		$answers{ $result->{state} } = $result->{hint};
+		$answers{ $result->{state} }++;
+		$hints{$1}++ if $result->{state} eq '08006' && $result->{hint} =~ /^Try again: ([^.]*)\./;
 		return exists $answers{'55000'};
 	},
 	'a newcomer with a young node of its own is refused', 90);
 is(join(' ', sort keys %answers), '08006 55000', 'and gets no lock before');
-like($answers{'08006'}, qr/^Try again: this host is still asking the nodes whether other hosts have the same settings\./,
-	'which the hint explains');
+is_deeply([ sort keys %hints ],
+	[ 'a live host names its nodes within 20 seconds', 'this host is still asking the nodes whether other hosts have the same settings' ],
+	'which the hints explain');
 is(states_during_beats([ @host{qw(a b)} ], [ @id{qw(a b)} ]), '', 'the other hosts go on');
 is(state_on($overlapping), '55000', 'it still gets no lock');
 $overlapping->stop;
@@ -90,9 +92,22 @@ my $early = redlock_cluster('early', nodes => [ $way, $nodes[2], $own ], ready =
 wait_until(sub { state_on($early) eq '' }, 'a host whose own node is down takes locks');
 $way->stop;
 wait_until(sub { state_on($early) eq '08006' }, 'without a node of the other hosts, the newcomer has no majority');
+kill 'STOP', my @silent = map { broker_pid($_) } @host{qw(a b)};
 $own->start;
+my $in_doubt = $own->address . ': it started lately, and another host has not named it since';
 my %early;
-wait_until(sub { $early{ state_on($early) }++; return exists $early{'55000'}; }, 'it is refused when its own node has started', 90);
+wait_until(
+	sub {
+		my $result = psql_result($early, "SELECT redlock_try('tried', ttl => '5s')");
+		$early{ $result->{state} }++;
+		return ($result->{detail} // '') =~ /\Q$in_doubt\E/;
+	},
+	'when its own node has started, a and b must name it or not');
+like($early->safe_psql('postgres', 'SELECT finding, remedy FROM redlock_diagnose()'),
+	qr/Reason: it started lately, and another host has not named it since\.\|Try again: a live host /,
+	'which redlock_diagnose tells, too');
+kill 'CONT', @silent;
+wait_until(sub { $early{ state_on($early) }++; return exists $early{'55000'}; }, 'it is refused when they have written again', 90);
 is(join(' ', sort keys %early), '08006 55000', 'and gets no lock by that node before');
 wait_until(sub { state_on($_) eq '' }, $_->name . ' goes on', 90) foreach @host{qw(a b)};
 $early->stop;

@@ -222,8 +222,13 @@ let_vote(int64 now_us)
 		if (lease_table->standing.begun && !is_ripe(&conflicts[i]) && stops(&conflicts[i]))
 			return;
 	for (int i = 0; i < CORE_NODES_MAX; i++)
-		if ((members() & ~guessed & CORE_BIT(i)) && told_of(i)->answered != 0)
-			set_told(i, true);
+		if ((members() & CORE_BIT(i)) && told_of(i)->answered != 0)
+		{
+			if (!(guessed & CORE_BIT(i)))
+				set_told(i, NODE_LIST_TOLD);
+			else if (!(nodes_told() & CORE_BIT(i)))
+				set_told(i, NODE_LIST_IN_DOUBT);
+		}
 }
 
 /*

@@ -79,7 +79,7 @@ registry_changed(void)
 			continue;
 		}
 		if ((nodes_told() & CORE_BIT(i)) && !still_counts(node_at(i)))
-			set_told(i, false);
+			set_told(i, NODE_LIST_AWAITED);
 		if ((members() & CORE_BIT(i)) && told_of(i)->answered == 0 && !told_of(i)->out)
 			beat_by(beat_us + BEAT_UNKNOWN_US);
 	}
@@ -199,7 +199,7 @@ meet(const RedisNode *node)
 	if (from->records != NULL)
 		pfree(from->records);
 	memset(from, 0, sizeof(*from));
-	set_told(node->index, false);
+	set_told(node->index, NODE_LIST_AWAITED);
 	forget_mark(node->index);
 	strlcpy(from->address, node->url.address, sizeof(from->address));
 }

@@ -126,13 +126,13 @@ list_complain(RedisNode *node, const redisReply *reply)
 }
 
 void
-set_told(int index, bool has)
+set_told(int index, NodeList list)
 {
-	if (has)
+	if (list == NODE_LIST_TOLD)
 		those_told |= CORE_BIT(index);
 	else
 		those_told &= ~CORE_BIT(index);
-	pg_atomic_write_u32(&node_status[index].told_of_hosts, has);
+	pg_atomic_write_u32(&node_status[index].list_of_hosts, list);
 }
 
 core_mask

@@ -84,7 +84,7 @@ extern bool list_is_answer(const redisReply *reply, size_t elements);
 extern void list_complain(RedisNode *node, const redisReply *reply);
 
 /* The nodes that may vote: nodes that have told of other hosts, or that keep no list. */
-extern void set_told(int index, bool has);
+extern void set_told(int index, NodeList list);
 extern core_mask nodes_told(void);
 
 extern bool has_told(int node, int64 now_us);

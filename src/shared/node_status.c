@@ -14,6 +14,8 @@
 #define SERVER_STEP                                                                                \
 	"Name an independent server in redlock.nodes, neither a replica nor part of a cluster."
 
+#define IN_DOUBT "it started lately, and another host has not named it since"
+
 NodeStatus *node_status = NULL;
 
 /* Steps against errors of a node, by the beginning of the error. */
@@ -51,6 +53,8 @@ static const struct
 	{"AHEAD of the clock", "Correct the clock of this host or of the node."},
 	{"its maxmemory-policy",
 	 "Set maxmemory-policy to noeviction on the node; the node votes again after redlock.max_ttl."},
+	{IN_DOUBT, "Try again: a live host names its nodes within 20 seconds. A host that has crashed "
+			   "or hangs is waited for until 31 seconds after its redlock_hosts.last_seen."},
 };
 
 static bool explains_silence(const NodeStatus *status);
@@ -75,7 +79,7 @@ node_status_set_up(void)
 	for (int i = 0; i < CORE_NODES_MAX; i++)
 	{
 		pg_atomic_init_u32(&node_status[i].version.number, 0);
-		pg_atomic_init_u32(&node_status[i].told_of_hosts, 0);
+		pg_atomic_init_u32(&node_status[i].list_of_hosts, NODE_LIST_AWAITED);
 		pg_atomic_init_u32(&node_status[i].deaf, 0);
 		pg_atomic_init_u64(&node_status[i].clock_ahead_us, (uint64) NODE_CLOCK_UNKNOWN);
 		pg_atomic_init_u64(&node_status[i].rtt_us, 0);
@@ -106,22 +110,31 @@ node_status_copy(int node, NodeStatus *copy)
 	return false;
 }
 
+NodeList
+node_status_list(const NodeStatus *status)
+{
+	return (NodeList) pg_atomic_read_u32((pg_atomic_uint32 *) &status->list_of_hosts);
+}
+
 /* An error from before the node was ready again does not explain a later silence. */
 static bool
 explains_silence(const NodeStatus *status)
 {
 	return status->last_error[0] != '\0' &&
 		   (strcmp(status->state, "ready") != 0 || status->last_error_at > status->since ||
-			pg_atomic_read_u32((pg_atomic_uint32 *) &status->told_of_hosts) == 0);
+			node_status_list(status) == NODE_LIST_AWAITED);
 }
 
 static const char *
 silence(const NodeStatus *status)
 {
+	bool is_ready = strcmp(status->state, "ready") == 0;
+
+	if (is_ready && node_status_list(status) == NODE_LIST_IN_DOUBT)
+		return IN_DOUBT;
 	if (explains_silence(status))
 		return status->last_error;
-	if (strcmp(status->state, "ready") == 0 &&
-		pg_atomic_read_u32((pg_atomic_uint32 *) &status->told_of_hosts) == 0)
+	if (is_ready && node_status_list(status) == NODE_LIST_AWAITED)
 		return "it has not yet sent its list of hosts";
 	return "no answer yet";
 }
@@ -211,9 +224,10 @@ node_status_advise(core_mask silent)
 const char *
 node_status_step(const NodeStatus *status)
 {
-	if (explains_silence(status))
-		for (int i = 0; i < lengthof(steps); i++)
-			if (strncmp(status->last_error, steps[i].error, strlen(steps[i].error)) == 0)
-				return steps[i].step;
+	const char *reason = silence(status);
+
+	for (int i = 0; i < lengthof(steps); i++)
+		if (strncmp(reason, steps[i].error, strlen(steps[i].error)) == 0)
+			return steps[i].step;
 	return NULL;
 }

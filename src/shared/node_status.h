@@ -35,6 +35,14 @@ typedef struct NodeFacts
 	char lacks_for_hosts[96]; /* ... for the list of hosts */
 } NodeFacts;
 
+/* The node's list of hosts, and its vote on new locks. */
+typedef enum NodeList
+{
+	NODE_LIST_AWAITED, /* not told since the connect: no vote */
+	NODE_LIST_TOLD,    /* a vote */
+	NODE_LIST_IN_DOUBT /* told; another host may mean another node: no vote yet */
+} NodeList;
+
 /* The node index is the place in the array, and the bit in a core_mask. */
 typedef struct NodeStatus
 {
@@ -52,7 +60,7 @@ typedef struct NodeStatus
 	TimestampTz since; /* of the state */
 	NodeFacts facts;
 	GuardMemory guard;
-	pg_atomic_uint32 told_of_hosts;  /* 0: not told since the connect, so the node has no vote */
+	pg_atomic_uint32 list_of_hosts;  /* NodeList */
 	pg_atomic_uint32 deaf;           /* 1: the node refuses subscriptions */
 	pg_atomic_uint64 clock_ahead_us; /* node's wall clock less this host's; or NODE_CLOCK_UNKNOWN */
 	pg_atomic_uint64 rtt_us;         /* smoothed; 0: unknown */
@@ -81,6 +89,9 @@ extern bool node_status_listed(void);
 
 /* Why the node gives no vote, as a part of a sentence; palloc'd. */
 extern char *node_status_silence(const NodeStatus *status);
+
+/* The last look at the node's list of hosts. */
+extern NodeList node_status_list(const NodeStatus *status);
 
 /* Returns sentences that advise a person how to get votes from the node; NULL: none is known. */
 extern const char *node_status_step(const NodeStatus *status);

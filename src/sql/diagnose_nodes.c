@@ -126,8 +126,7 @@ count_list(const Diagnosis *diagnosis, bool next, int *votes)
 bool
 diagnose_votes(const NodeStatus *status)
 {
-	return strcmp(status->state, "ready") == 0 &&
-		   pg_atomic_read_u32((pg_atomic_uint32 *) &status->told_of_hosts) != 0;
+	return strcmp(status->state, "ready") == 0 && node_status_list(status) == NODE_LIST_TOLD;
 }
 
 bool

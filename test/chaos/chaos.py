@@ -131,7 +131,7 @@ class Round:
 
     def let_entries_end(self):
         """Waits until the entries of dead servers end.  Other hosts refuse or wait for these servers, see
-        Faults.hides_the_dead, came_back_alone and waits_for_the_dead.  Meanwhile nodes that have lost
+        hides_the_dead, came_back_alone and waits_for_the_dead in check.py.  Meanwhile nodes that have lost
         the mark of their list get the mark again."""
         end = time.monotonic() + ENTRY_S
         while any(self.refuses(host) for host in self.cluster.hosts.values()) and time.monotonic() < end:
@@ -141,8 +141,7 @@ class Round:
         try:
             host.sql(f"SELECT redlock_try('{self.resources[0]}')")
         except psycopg2.Error as error:
-            return any(text in str(error) for text in (
-                "has other settings", "have left the nodes", "is still asking the nodes"))
+            return any(text in str(error) for text in ("has other settings", "have left the nodes", *check.WAITS))
         return False
 
     def settle(self, clocks_back_s):

@@ -28,6 +28,8 @@ QUORUM = 3
 
 EXPECTED_STATES = {"55P03", "08006", "57014", "40001", "57P01", "55000", "40P01", "57P02", "57P03", "gone"}
 CRASHES = {"broker_kill", "backend_kill", "server_kill", "server_immediate", "server_fast"}
+# texts of a host that waits for the next entry of another host
+WAITS = ("is still asking the nodes", "another host has not named it since")
 SILENT = {"node_pause", "node_restart", "node_empty", "link_cut", "link_hold", "link_half_in", "link_half_out"}
 
 
@@ -108,8 +110,7 @@ class Faults:
     def waits_for_the_dead(self, at):
         """A host that has crashed, or has new lists, cannot tell restarted nodes from other nodes until a dead
         server has been silent for long enough."""
-        return [f for f in self.during(at - SILENT_HOST_US, at)
-                if f["kind"] in CRASHES and f["target"].startswith("server/")]
+        return [f for f in self.during(at - SILENT_HOST_US, at) if f["kind"] in CRASHES]
 
     def came_back_alone(self, host, at):
         """The host crashed, or came back, during a change of the lists, and had only the next list then.  The
@@ -296,7 +297,7 @@ def states(records, faults, mode):
                               or len(faults.nodes_hit(record["host"], since - RECOVERY_US, error["at"]))
                               > faults.spare()
                               or faults.host_hit(record["host"], since, error["at"], RECOVERY_US)
-                              or "is still asking the nodes" in message and (
+                              or any(text in message for text in WAITS) and (
                                   faults.waits_for_the_dead(since)
                                   or faults.came_back_alone(record["host"], error["at"]))))
         else:

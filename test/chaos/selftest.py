@@ -36,6 +36,7 @@ def node_fault(node, t0, t1, kind="node_pause"):
 NO_QUORUM = [node_fault(n, 5 * S, 30 * S) for n in range(3)]
 FULL = [node_fault(n, 5 * S, 30 * S, "node_full") for n in range(5)]
 
+DOUBT = "no quorum of redlock nodes: n: it started lately, and another host has not named it since"
 REFUSED = error(10 * S, 11 * S, "55000", "since host \"c\" has other settings")
 CHANGE = {"kind": "nodes_change", "target": "lists/all", "t0": 5 * S, "t1": 30 * S, "from": [0, 1, 2, 3, 4], "to": [0, 3, 4]}
 CRASH_IN_CHANGE = {"kind": "server_kill", "target": "server/a", "t0": 7 * S, "t1": 8 * S}
@@ -72,6 +73,11 @@ HISTORIES = [
      "without a quorum"),
     ("busy, with a broker that was stopped too", [error(10 * S, 11 * S, "55P03", "could not acquire redlock")],
      NO_QUORUM + [{"kind": "broker_pause", "target": "broker/a", "t0": 5 * S, "t1": 30 * S}], "without a quorum"),
+    ("a doubt about nodes without a dead host", [error(60 * S, 60 * S, "08006", DOUBT)], [], "without a reason"),
+    ("a doubt about nodes that a dead host may use", [error(60 * S, 60 * S, "08006", DOUBT)],
+     [{"kind": "backend_kill", "target": "backend/b", "t0": 30 * S, "t1": 30 * S}], None),
+    ("a doubt about nodes that lasts too long", [error(80 * S, 80 * S, "08006", DOUBT)],
+     [{"kind": "backend_kill", "target": "backend/b", "t0": 30 * S, "t1": 30 * S}], "without a reason"),
     ("no broker, with one", [error(10 * S, 11 * S, "55000", "the redlock broker is not running")], [],
      "without a reason"),
     ("refused by an entry of the dead, in a change of nodes", [REFUSED], [CHANGE, CRASH_IN_CHANGE], None),

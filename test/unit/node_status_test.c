@@ -38,7 +38,7 @@ begin(void)
 		strcpy(status->url.password, "password secret");
 		strcpy(status->state, "ready");
 		status->since = 100;
-		pg_atomic_write_u32(&status->told_of_hosts, 1);
+		pg_atomic_write_u32(&status->list_of_hosts, NODE_LIST_TOLD);
 	}
 }
 
@@ -112,6 +112,25 @@ static const struct
 	{"a quarantine that was over long ago", "ready", "", 0, -1, "no answer yet"},
 };
 
+#define IN_DOUBT "it started lately, and another host has not named it since"
+
+/* Explanations of the node's list of hosts. */
+static const struct
+{
+	const char *what;
+	NodeList list;
+	const char *state;
+	const char *last_error;
+	const char *text;
+} lists[] = {
+	{"a list that is awaited", NODE_LIST_AWAITED, "ready", "",
+	 "it has not yet sent its list of hosts"},
+	{"a list that an error keeps back", NODE_LIST_AWAITED, "ready", "NOPERM", "NOPERM"},
+	{"a list that leaves a doubt", NODE_LIST_IN_DOUBT, "ready", "", IN_DOUBT},
+	{"a doubt after an error", NODE_LIST_IN_DOUBT, "ready", "no answer", IN_DOUBT},
+	{"a doubt about a node that is away", NODE_LIST_IN_DOUBT, "backing off", "broken", "broken"},
+};
+
 static void
 explains(core_mask yes, core_mask denying, core_mask silent, const char *expected, const char *what)
 {
@@ -153,6 +172,16 @@ test_explanation(void)
 			 "h0:1: its maxmemory-policy, allkeys-lru, may throw away leases (in quarantine until "
 			 "that is changed)",
 			 "a quarantine that has no end by itself");
+
+	for (int i = 0; i < lengthof(lists); i++)
+	{
+		begin();
+		pg_atomic_write_u32(&node_status[0].list_of_hosts, lists[i].list);
+		strcpy(node_status[0].state, lists[i].state);
+		strcpy(node_status[0].last_error, lists[i].last_error);
+		snprintf(expected, sizeof(expected), "h0:1: %s", lists[i].text);
+		explains(0, 0, CORE_BIT(0), expected, lists[i].what);
+	}
 
 	begin();
 	explains(0, 0, 0, "", "nobody was asked");
@@ -199,6 +228,12 @@ test_advice(void)
 	refused(1, "NOAUTH Authentication required");
 	advises(CORE_BIT(0) | CORE_BIT(1), password, "one step for two nodes is said once");
 	advises(CORE_BIT(2), "", "of others it is not said");
+
+	pg_atomic_write_u32(&node_status[3].list_of_hosts, NODE_LIST_IN_DOUBT);
+	advises(CORE_BIT(3),
+			"Try again: a live host names its nodes within 20 seconds. A host that has crashed or "
+			"hangs is waited for until 31 seconds after its redlock_hosts.last_seen.",
+			"a doubt ends");
 
 	strcpy(node_status[2].state, "quarantined");
 	node_status[2].guard.until_us = NOW_US + 2500000;
