@@ -418,6 +418,23 @@ TABLE gates;
 SELECT redlock_release('a');
 DISCARD ALL;
 
+-- after a loss, too, and with temporary tables to drop
+SET redlock.on_loss = 'error';
+CREATE TEMP TABLE scratch (n integer);
+SELECT redlock_try('a', scope => 'session', hold_at_most => '100 ms');
+DO
+$$
+	BEGIN
+		WHILE NOT EXISTS (SELECT FROM redlock_locks WHERE resource = 'a' AND state = 'lost') LOOP
+			PERFORM pg_sleep(0.01);
+		END LOOP;
+	END
+$$;
+DISCARD ALL;
+SELECT to_regclass('pg_temp.scratch') IS NULL AS dropped, current_setting('redlock.on_loss') AS on_loss;
+TABLE held;
+TABLE gates;
+
 -- not in a transaction block, where it fails: the locks stay
 SELECT redlock_try('a', scope => 'session');
 BEGIN;

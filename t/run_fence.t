@@ -188,6 +188,21 @@ $session->query("BEGIN; CALL redlock_run('job', 'INSERT INTO steps VALUES (7)', 
 $host_b->safe_psql('postgres', "SELECT 1");
 is($session->query("COMMIT; SELECT count(*) FROM steps WHERE n = 7"), '1', 'in a transaction block');
 
+# ---- after the run's last transaction ----
+
+my $released = psql_result($host_a, <<'SQL');
+DO $$
+BEGIN
+    CALL redlock_run('job', 'INSERT INTO steps VALUES (9)', fence => true);
+    COMMIT;
+    DELETE FROM redlock_fences;
+    COMMIT;
+    PERFORM redlock_release('job');
+END $$
+SQL
+is($released->{state}, '', 'the lock can be released after the last transaction of the run');
+is(token(), '', '... and later commits record no token');
+
 # ---- who may ----
 
 $host_a->safe_psql('postgres', <<'SQL');
@@ -198,6 +213,23 @@ SQL
 my $denied = $session->run("SET ROLE worker; CALL redlock_run('job', 'INSERT INTO steps VALUES (8)', fence => true)");
 is($denied->{state}, '42501', 'a role that may not call redlock_fence');
 is($session->run("CALL redlock_run('job', 'INSERT INTO steps VALUES (8)')")->{state}, '', '... may do without');
+$session->query('RESET ROLE');
+
+$host_a->safe_psql('postgres', <<'SQL');
+CREATE ROLE lib;
+GRANT EXECUTE ON FUNCTION redlock_fence TO lib;
+GRANT INSERT ON steps TO lib;
+CREATE FUNCTION nightly() RETURNS text SECURITY DEFINER LANGUAGE plpgsql AS $$
+BEGIN
+    CALL redlock_run('job', 'INSERT INTO steps VALUES (10)', fence => true);
+    RETURN current_user;
+END $$;
+ALTER FUNCTION nightly() OWNER TO lib;
+DELETE FROM redlock_fences;
+SQL
+is($session->run('SET ROLE worker; SELECT nightly()')->{out}, 'lib', 'a function of a role that may call it records the token at the commit');
+isnt(token(), '', '... as the row shows');
+is($session->query('SELECT current_user'), 'worker', '... and the caller stays who it is');
 $session->query('RESET ROLE');
 is($session->run("CALL redlock_run('job', 'SELECT 1', fence => NULL)")->{state}, '22004', 'null is neither');
 is($session->run("BEGIN READ ONLY; CALL redlock_run('job', 'SELECT 1', fence => true)")->{state}, '25006', 'in a read-only transaction');

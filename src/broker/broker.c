@@ -60,6 +60,7 @@ static bool probed_once = false; /* each node was tried once, or the time for it
 static int64 serve_by_us; /* end of the time to probe nodes, then of the time to ask about hosts */
 
 static void make_pass(int64 now_us);
+static bool begin_to_serve(int64 now_us);
 static void take_queue(int64 now_us);
 static int64 run_timers(int64 now_us, int64 looked_us);
 static void hold_requests(int64 now_us);
@@ -79,7 +80,7 @@ static void on_hear(RedisNode *node, const char *channel, size_t len, const char
 static void hear_of_host(const RedisNode *node, ScriptMessage *message, int64 now_us);
 static bool is_new_ask(uint64 ask);
 static bool postmaster_stops(void);
-static bool all_released(void);
+static bool all_released(int64 stopping_us);
 static void detach(int code, Datum arg);
 
 static const NodeHandler handler = {on_answer, on_lost,       on_change, node_news_of_memory,
@@ -105,6 +106,7 @@ redlock_broker_main(Datum arg)
 {
 	int64 now_us = redlock_clock_us();
 	bool stopping = false;
+	int64 stopping_us = 0;
 	MemoryContext of_pass;
 
 	pqsignal(SIGTERM, SignalHandlerForShutdownRequest);
@@ -159,11 +161,12 @@ redlock_broker_main(Datum arg)
 		if (ShutdownRequestPending && !stopping)
 		{
 			stopping = postmaster_stops();
+			stopping_us = redlock_clock_us();
 			if (!stopping)
 				proc_exit(1); /* the postmaster starts the next broker */
 			lease_end_unowned();
 		}
-		if (stopping && all_released() && registry_leave(redlock_clock_us()))
+		if (stopping && all_released(stopping_us) && registry_leave(redlock_clock_us()))
 			proc_exit(1); /* restarted if the server still waits for sessions */
 
 		make_pass(redlock_clock_us());
@@ -195,10 +198,7 @@ make_pass(int64 now_us)
 		probed_once = true;
 		hold_requests(now_us);
 	}
-	if (probed_once && !driver->serves &&
-		((registry_may_ask(now_us) && core_has_quorum(members_lists(), registry_told())) ||
-		 registry_is_stopped() || now_us >= serve_by_us))
-		driver_serve(driver, now_us);
+	(void) begin_to_serve(now_us);
 	/* debts to dead nodes must not fill the table */
 	while (lease_entries_used() > redlock_max_locks && driver_forget_debt(driver, now_us))
 		;
@@ -207,7 +207,7 @@ make_pass(int64 now_us)
 
 	for (int i = 0; i < NODE_INDEXES; i++)
 		node_on_time(node_at(i), now_us, looked_us);
-	members_reopen_tls(now_us);
+	members_reopen_next(now_us);
 	wake_at_us = members_due_us();
 	if (!driver->serves)
 		wake_at_us = Min(wake_at_us, serve_by_us);
@@ -219,6 +219,8 @@ make_pass(int64 now_us)
 	wake_at_us = Min(wake_at_us, trouble_sum_up(now_us));
 	if (probed_once)
 		wake_at_us = Min(wake_at_us, registry_on_time(now_us));
+	if (begin_to_serve(now_us)) /* the node inside the server has answered a beat at once */
+		wake_at_us = now_us;
 	wake_at_us = Min(wake_at_us, inspector_on_time(probed_once, now_us, looked_us));
 	wake_at_us = Min(wake_at_us, waiting_on_time(looked_us));
 	for (int i = 0; i < NODE_INDEXES; i++)
@@ -232,6 +234,22 @@ make_pass(int64 now_us)
 	now_us = redlock_clock_us();
 	for (int i = 0; i < count; i++)
 		node_on_socket(node_at(events[i].node), events[i].readable, events[i].writable, now_us);
+}
+
+/*
+ * Serves requests when a quorum of nodes has told of other hosts, or when the time for this is over.
+ * Returns true if the driver begins to serve now.
+ */
+static bool
+begin_to_serve(int64 now_us)
+{
+	if (!probed_once || driver->serves)
+		return false;
+	if (!(registry_may_ask(now_us) && core_has_quorum(members_lists(), registry_told())) &&
+		!registry_is_stopped() && now_us < serve_by_us)
+		return false;
+	driver_serve(driver, now_us);
+	return true;
 }
 
 static void
@@ -287,7 +305,7 @@ configure_nodes(int64 now_us)
 	uint32 unsettled;
 
 	pg_atomic_write_u32(&lease_table->unsettled, LEASE_UNSETTLED_UNKNOWN);
-	registry_changed();
+	registry_changed(true);
 	driver->answer_us = redlock_node_timeout_ms * INT64CONST(1000);
 	in_force = members_configure(now_us, registry_may_leave, registry_stay);
 	registry_configured(now_us);
@@ -399,6 +417,8 @@ on_lost(RedisNode *node, const InFlight *sent, int64 now_us)
 static void
 on_change(RedisNode *node, NodeState before)
 {
+	bool was_on_duty = before == NODE_READY || before == NODE_QUARANTINED;
+
 	if (node_is_subscriber(node))
 	{
 		if (node->state != before)
@@ -408,7 +428,9 @@ on_change(RedisNode *node, NodeState before)
 	node_news_of_state(node, before);
 	if (node->state == before)
 		return;
-	registry_changed();
+	/* entries name the nodes on duty; a dead node is tried each second, and costs no beat */
+	registry_changed(was_on_duty != node_is_on_duty(node) ||
+					 !registry_may_ask(redlock_clock_us()));
 	if (node->state == NODE_QUARANTINED)
 		node_stats_count(&node_stats[node->index].quarantines);
 	if (before == NODE_HANDSHAKE && node_is_on_duty(node))
@@ -417,7 +439,7 @@ on_change(RedisNode *node, NodeState before)
 		node_news_of_praise(node);
 		subscription_open(node->index, redlock_clock_us());
 	}
-	if (before != NODE_READY && before != NODE_QUARANTINED && node_can_send(node))
+	if (!was_on_duty && node_can_send(node))
 		driver_on_node_ready(driver, node->index, redlock_clock_us());
 }
 
@@ -548,15 +570,22 @@ postmaster_stops(void)
 }
 
 /*
- * Are all leases released, and have all nodes that answer received the releases?  Keys at nodes
- * that are away expire.
+ * Are all leases released, and have all nodes that answer received the releases?  A node whose
+ * connection has just broken may answer, and is connected again: for redlock.node_timeout after the
+ * begin of the stop, the broker waits for such nodes.  Keys at nodes that are away expire.
  */
 static bool
-all_released(void)
+all_released(int64 stopping_us)
 {
+	core_mask back_soon = 0;
+
+	if (redlock_clock_us() - stopping_us < redlock_node_timeout_ms * INT64CONST(1000))
+		back_soon = nodes_that(node_is_back_soon);
 	for (int i = 0; i < lease_table->entries; i++)
 		if (lease_at(i)->in_use && (pg_atomic_read_u32(&lease_at(i)->wish) != WISH_NOTHING ||
-									lease_is_queued(lease_at(i))))
+									lease_is_queued(lease_at(i)) ||
+									(lease_at(i)->drive.core.state == CORE_RELEASING &&
+									 (core_unpaid(&lease_at(i)->drive.core) & back_soon) != 0)))
 			return false;
 	for (int i = 0; i < CORE_NODES_MAX; i++)
 		if (node_in_flight(node_at(i)) > 0)

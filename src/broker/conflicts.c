@@ -255,9 +255,14 @@ is_answered(int64_t *asked_us)
 			those |= CORE_BIT(i);
 			*asked_us = Min(*asked_us, told_of(i)->answered_us);
 		}
-		else if (node_can_send(node_at(i)) ||
-				 (!lease_table->standing.begun && node_is_first_tried(node_at(i))))
+		else if (node_can_send(node_at(i)))
 			return false;
+		else if (!lease_table->standing.begun && node_is_first_tried(node_at(i), redlock_clock_us()))
+		{
+			if (node_at(i)->state == NODE_RESOLVING)
+				beat_by(node_at(i)->resolve_by_us);
+			return false;
+		}
 	}
 	return core_has_quorum(members_lists(), those);
 }

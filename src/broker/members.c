@@ -43,7 +43,7 @@ typedef enum Step
 } Step;
 
 static core_lists lists;
-static core_mask outdated;          /* connected by former TLS settings, perhaps */
+static core_mask outdated;          /* connected by a former URL or TLS settings, perhaps */
 static int64 due_us = PG_INT64_MAX; /* see members_due_us */
 
 static void read_lists(Listed *listed, const NodeUrls *now, const NodeUrls *next);
@@ -425,6 +425,11 @@ open_nodes(const Listed *listed, const int *index, int64 now_us)
 				 strcmp(node->url.user, url->user) != 0 ||
 				 strcmp(node->url.password, url->password) != 0)
 		{
+			if (node_is_on_duty(node))
+			{
+				outdated |= CORE_BIT(index[u]);
+				continue;
+			}
 			subscription_close(index[u], now_us); /* the next waiter opens it again */
 			node_reopen(node, url, now_us);
 		}
@@ -440,7 +445,7 @@ members_tls_changed(void)
 }
 
 void
-members_reopen_tls(int64 now_us)
+members_reopen_next(int64 now_us)
 {
 	static int last = 0;
 	static int64 until_us = 0;
@@ -455,7 +460,7 @@ members_reopen_tls(int64 now_us)
 		return;
 	until_us = now_us + redlock_node_timeout_ms * INT64CONST(1000);
 	subscription_close(last, now_us);
-	node_reopen(node_at(last), &node_at(last)->url, now_us);
+	node_reopen(node_at(last), &node_status[last].url, now_us);
 }
 
 void

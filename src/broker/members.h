@@ -45,12 +45,13 @@ extern bool members_configure(int64 now_us,
 extern void members_close_left(int64 now_us);
 
 /*
- * The settings redlock.tls_* have changed: all nodes with TLS are connected again, one by one, so
- * that the others serve leases.  members_reopen_tls connects the next one; the broker calls it in
- * each pass.
+ * The settings redlock.tls_* have changed: all nodes with TLS are connected again.
+ *
+ * Nodes on duty with new URLs or TLS settings are connected again one by one, while the others serve
+ * leases.  members_reopen_next connects the next node; the broker calls it in each pass.
  */
 extern void members_tls_changed(void);
-extern void members_reopen_tls(int64 now_us);
+extern void members_reopen_next(int64 now_us);
 
 /* When to call members_configure again; PG_INT64_MAX: nothing is left to do. */
 extern int64 members_due_us(void);

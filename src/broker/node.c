@@ -373,6 +373,7 @@ start(RedisNode *node, int64 now_us)
 		return;
 	}
 	node->deadline_us = now_us + RESOLVE_US;
+	node->resolve_by_us = now_us + NODE_TIMEOUT_US;
 	node_set_state(node, NODE_RESOLVING, NULL);
 }
 

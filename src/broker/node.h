@@ -131,6 +131,7 @@ typedef struct RedisNode
 	int used_address;  /* address of the connection */
 	int failures;      /* failures in a row */
 	int64 deadline_us; /* RESOLVING; then one for CONNECTING and HANDSHAKE together */
+	int64 resolve_by_us; /* RESOLVING: nobody waits for the lookup any longer */
 	int64 retry_at_us; /* BACKING_OFF, REFUSED */
 
 	int64 began_us;    /* start of the connection */
@@ -169,15 +170,23 @@ node_is_tried(const RedisNode *node)
 
 /*
  * Is the first attempt to reach this node under way, so that nobody knows yet whether the node is
- * within reach?  The first attempt tries each address of the node's name.
+ * within reach?  The first attempt tries each address of the node's name.  A lookup of the name
+ * counts for redlock.node_timeout.
  */
 static inline bool
-node_is_first_tried(const RedisNode *node)
+node_is_first_tried(const RedisNode *node, int64 now_us)
 {
 	if (node->state == NODE_RESOLVING)
-		return node->failures == 0;
+		return node->failures == 0 && now_us < node->resolve_by_us;
 	return node->failures < node->addresses &&
 		   (node_is_tried(node) || (node->state == NODE_BACKING_OFF && node->untried > 0));
+}
+
+/* Has the connection broken for the first time since the node was on duty? */
+static inline bool
+node_is_back_soon(const RedisNode *node)
+{
+	return node->failures <= 1 && (node_is_tried(node) || node->state == NODE_BACKING_OFF);
 }
 
 /* To be called once, before all other functions of this header. */

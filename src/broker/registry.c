@@ -43,6 +43,7 @@ static bool begun = false; /* probed once */
 static bool left = false;
 
 static bool still_counts(const RedisNode *node);
+static void plan_beat(int64 now_us);
 static void beat(int64 now_us);
 static void meet(const RedisNode *node);
 static void answer_for_local(const RedisNode *node, int64 now_us);
@@ -68,9 +69,10 @@ registry_init(void)
  * still_counts.
  */
 void
-registry_changed(void)
+registry_changed(bool tell)
 {
-	beat_soon();
+	if (tell)
+		beat_soon();
 	for (int i = 0; i < CORE_NODES_MAX; i++)
 	{
 		if (!node_can_send(node_at(i)))
@@ -105,12 +107,21 @@ registry_on_time(int64 now_us)
 {
 	int64 pages_us;
 
-	if (beat_is_wanted())
-		beat_by(beat_us + (registry_may_ask(now_us) ? BEAT_LEAST_US : BEAT_UNKNOWN_US));
+	plan_beat(now_us);
 	if (!left && now_us >= beat_due_us())
+	{
 		beat(now_us);
+		plan_beat(now_us); /* the node inside the server has answered, and may want another */
+	}
 	pages_us = host_pages_on_time(begun, now_us);
 	return left ? PG_INT64_MAX : Min(beat_due_us(), pages_us);
+}
+
+static void
+plan_beat(int64 now_us)
+{
+	if (beat_is_wanted())
+		beat_by(beat_us + (registry_may_ask(now_us) ? BEAT_LEAST_US : BEAT_UNKNOWN_US));
 }
 
 void

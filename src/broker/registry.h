@@ -31,8 +31,11 @@
 
 extern void registry_init(void);
 
-/* To be called when a node's state or this host's settings have changed: a beat follows soon. */
-extern void registry_changed(void);
+/*
+ * To be called when a node's state or this host's settings have changed.  tell: a beat follows soon,
+ * because other hosts must learn of the change.
+ */
+extern void registry_changed(bool tell);
 
 /* Returns the nodes that have told of other hosts lately.  No other node may vote. */
 extern core_mask registry_told(void);

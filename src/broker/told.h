@@ -15,6 +15,7 @@
 #include "broker/script.h"
 #include "protocol/hosts.h"
 #include "protocol/steps.h"
+#include "shared/node_status.h"
 
 /*
  * Pause between beats; registry.c has two shorter pauses.  Well below LUA_HOST_SILENT_MS and

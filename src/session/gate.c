@@ -25,6 +25,7 @@
 #include "storage/lock.h"
 #include "storage/proc.h"
 #include "utils/memutils.h"
+#include "utils/resowner.h"
 
 #include "session/gate.h"
 #include "shared/alarm.h"
@@ -98,10 +99,14 @@ void
 gate_leave(uint64 gate, GateUse use)
 {
 	LOCKTAG tag = tag_of(gate);
+	ResourceOwner owner = CurrentResourceOwner;
 
 	if (!REDLOCK_LOCK_HELD_BY_ME(&tag, MODE(use.shared)))
 		return;
+	if (!use.session_level)
+		CurrentResourceOwner = CurTransactionResourceOwner;
 	LockRelease(&tag, MODE(use.shared), use.session_level);
+	CurrentResourceOwner = owner;
 	if (use.session_level)
 	{
 		gates_in_era--;
@@ -213,25 +218,34 @@ enter(uint64 gate, LOCKMODE mode, bool session_level, void (*before_wait)(void))
 
 /*
  * Returns false if the gate is not free, and before_wait is NULL or the alarm has ended the wait.
+ *
+ * At transaction level the (sub)transaction owns the gate, as it owns the hold (holdings.h).  The
+ * present owner may be that of a cursor, which outlives a rollback to a savepoint.
  */
 static bool
 enter_or_wait(const LOCKTAG *tag, LOCKMODE mode, bool session_level, void (*before_wait)(void))
 {
 	MemoryContext context = CurrentMemoryContext;
+	ResourceOwner present_owner = CurrentResourceOwner;
+	ResourceOwner owner = session_level ? present_owner : CurTransactionResourceOwner;
 	int lock_timeout = LockTimeout;
 	volatile bool entered = true;
 
-	if (LockAcquire(tag, mode, session_level, true) != LOCKACQUIRE_NOT_AVAIL)
-		return true;
-	if (before_wait == NULL)
-		return false;
+	CurrentResourceOwner = owner;
+	entered = LockAcquire(tag, mode, session_level, true) != LOCKACQUIRE_NOT_AVAIL;
+	CurrentResourceOwner = present_owner;
+	if (entered || before_wait == NULL)
+		return entered;
 	before_wait();
 
 	PG_TRY();
 	{
 		LockTimeout = 0;
 		begin_wait();
+		CurrentResourceOwner = owner;
 		LockAcquire(tag, mode, session_level, false);
+		CurrentResourceOwner = present_owner;
+		entered = true;
 		waiting = false;
 		pg_compiler_barrier();
 		if (struck) /* the alarm came just after the grant: handle the cancel here */
@@ -245,6 +259,7 @@ enter_or_wait(const LOCKTAG *tag, LOCKMODE mode, bool session_level, void (*befo
 		waiting = false;
 		pg_compiler_barrier();
 		LockTimeout = lock_timeout;
+		CurrentResourceOwner = present_owner;
 		MemoryContextSwitchTo(context);
 		error = CopyErrorData();
 		FlushErrorState();

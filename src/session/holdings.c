@@ -12,6 +12,7 @@
 #include "postgres.h"
 
 #include "access/xact.h"
+#include "miscadmin.h"
 #include "utils/memutils.h"
 
 #include "session/detached.h"
@@ -50,6 +51,7 @@ static XactHold *spare_hold = NULL;
 
 /* Number of XactHolds in use: lets the callbacks of most transactions return at once. */
 static int xact_hold_total = 0;
+static int fenced_total = 0; /* holdings with `fences` */
 
 static void show_scope(Holding *holding);
 static void end_holding(Holding *holding, bool hand_over);
@@ -304,11 +306,29 @@ end_holding(Holding *holding, bool hand_over)
 }
 
 void
-holding_end_fence(Holding *holding)
+holding_fence(Holding *holding, const char *schema)
 {
 	if (holding->fences != NULL)
-		pfree(holding->fences);
+		return;
+	holding->fences = MemoryContextStrdup(TopMemoryContext, schema);
+	holding->fenced_by = GetUserId();
+	fenced_total++;
+}
+
+void
+holding_end_fence(Holding *holding)
+{
+	if (holding->fences == NULL)
+		return;
+	pfree(holding->fences);
 	holding->fences = NULL;
+	fenced_total--;
+}
+
+int
+holdings_fenced(void)
+{
+	return fenced_total;
 }
 
 void

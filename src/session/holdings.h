@@ -39,8 +39,8 @@ typedef struct Holding
 	int64 call_count;     /* of the running outermost CALL or DO */
 	int64 ended_count;    /* of CALLs and DOs that have ended, in this transaction */
 	XactHold *xact_holds; /* innermost first */
-	char *fences;         /* the schema of redlock_fences, if commits of the call record
-						   * the token */
+	char *fences;         /* the schema of redlock_fences, if commits record the token; */
+	Oid fenced_by;        /* ... the role of the call, whose rights count then */
 	uint32 asks;          /* lease_asks at the grant */
 	uint32 gate_era;      /* era of the gate's entering at session level; 0: not entered */
 	int runs;             /* redlock_run runs under it; each relies on an acquisition */
@@ -103,8 +103,12 @@ extern bool holding_is_of_subxact(const Holding *holding);
  */
 extern bool holding_keep_gate(Holding *holding);
 
-/* From now on commits do not record the token.  Never fails. */
+/* From now on commits record the token, or do not.  holding_end_fence never fails. */
+extern void holding_fence(Holding *holding, const char *schema);
 extern void holding_end_fence(Holding *holding);
+
+/* The number of holdings whose tokens commits record. */
+extern int holdings_fenced(void);
 
 /* Validity left in microseconds, and whether it is more than the margin.  Async-signal-safe. */
 extern int64 holding_validity_us(const Holding *holding);

@@ -48,6 +48,7 @@ static void hold_again(Holding *holding, LockScope scope);
 static Holding *take(const LockName *granted, LockScope scope);
 static void undo(const LockName *name, LockScope scope, bool counted);
 static int64 relied_on(const Holding *holding);
+static int64 release_all(bool note_losses);
 static void run_utility(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
 						ProcessUtilityContext context, ParamListInfo params,
 						QueryEnvironment *queryEnv, DestReceiver *dest, QueryCompletion *qc);
@@ -452,6 +453,13 @@ session_end_run(uint64 hash, const char *name)
 int64
 session_release_all(void)
 {
+	return release_all(true);
+}
+
+/* note_losses: a lost lease fails the commit of the present transaction. */
+static int64
+release_all(bool note_losses)
+{
 	dlist_mutable_iter iter;
 	int64 released = 0;
 
@@ -463,7 +471,7 @@ session_release_all(void)
 
 		if (count == 0)
 			continue;
-		if (!holding_is_valid(holding, 0))
+		if (note_losses && !holding_is_valid(holding, 0))
 			transaction_note_lost(holding);
 		holding->session_count = 0;
 		holding->call_count = Min(holding->call_count, stays);
@@ -538,8 +546,7 @@ session_fence(uint64 hash, const char *name, const char *schema)
 
 	fence_pass(schema, name);
 	holding = holding_find_valid(hash, name);
-	if (holding->fences == NULL)
-		holding->fences = MemoryContextStrdup(TopMemoryContext, schema);
+	holding_fence(holding, schema);
 }
 
 /*
@@ -580,7 +587,7 @@ run_utility(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
 	if (IsA(statement, DiscardStmt) && ((DiscardStmt *) statement)->target == DISCARD_ALL)
 	{
 		next_ProcessUtility(pstmt, queryString, readOnlyTree, context, params, queryEnv, dest, qc);
-		session_release_all();
+		release_all(false); /* DISCARD ALL is alone in its transaction, so no work was lost */
 	}
 	else
 		next_ProcessUtility(pstmt, queryString, readOnlyTree, context, params, queryEnv, dest, qc);

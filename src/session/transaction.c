@@ -26,6 +26,7 @@
 #include "postgres.h"
 
 #include "access/xact.h"
+#include "miscadmin.h"
 #include "storage/ipc.h"
 #include "utils/memutils.h"
 #include "utils/snapmgr.h"
@@ -117,7 +118,8 @@ on_xact(XactEvent event, void *arg)
 	switch (event)
 	{
 		case XACT_EVENT_PRE_COMMIT:
-			if (guarded)
+			/* PostgreSQL removes temporary tables at the exit, after the end of all work */
+			if (guarded || proc_exit_inprogress)
 				break;
 			guarded = effects_are_there();
 			restore_gates();
@@ -149,14 +151,20 @@ on_xact(XactEvent event, void *arg)
  * Records the tokens of fenced calls again, as a transaction with effects commits.  The calls have
  * recorded their tokens before their work (session_fence).  If a newer holder has recorded its
  * token since, raises an error: an older holder cannot commit.  Returns true if there was a token.
+ *
+ * The user is the user of the call: the committing role may lack rights that the owner of a SECURITY
+ * DEFINER function had.  After an error, the abort of the transaction sets the user back.
  */
 static bool
 record_fences(void)
 {
 	bool read_only = XactReadOnly;
 	bool recorded = false;
+	Oid user;
+	int context;
 	dlist_iter iter;
 
+	GetUserIdAndSecContext(&user, &context);
 	dlist_foreach(iter, &holdings)
 	{
 		Holding *holding = dlist_container(Holding, link, iter.cur);
@@ -165,7 +173,9 @@ record_fences(void)
 			continue;
 		PushActiveSnapshot(GetTransactionSnapshot()); /* none may be active */
 		XactReadOnly = false; /* read-only mode may have been set after the transaction wrote */
+		SetUserIdAndSecContext(holding->fenced_by, context | SECURITY_LOCAL_USERID_CHANGE);
 		fence_pass(holding->fences, holding->name);
+		SetUserIdAndSecContext(user, context);
 		XactReadOnly = read_only;
 		PopActiveSnapshot();
 		recorded = true;
@@ -279,7 +289,7 @@ end_transaction(void)
 {
 	dlist_mutable_iter iter;
 
-	if (holdings_xact_holds() > 0 || call_ended)
+	if (holdings_xact_holds() > 0 || holdings_fenced() > 0 || call_ended)
 		dlist_foreach_modify(iter, &holdings)
 		{
 			Holding *holding = dlist_container(Holding, link, iter.cur);
@@ -287,7 +297,7 @@ end_transaction(void)
 			while (holding->xact_holds != NULL)
 				holding_drop_xact_hold(holding);
 			holding->ended_count = 0;
-			if (holding->call_count == 0)
+			if (holding->runs == 0)
 				holding_end_fence(holding);
 			holding_release(holding);
 		}
@@ -351,8 +361,9 @@ keep_subxact(SubTransactionId subid, SubTransactionId parent)
  */
 
 /*
- * Runs before the abort of an open transaction.  The transaction cannot commit any more, so its
- * effects will never be visible.
+ * Runs before the abort of an open transaction, or after: PostgreSQL aborts the transaction before
+ * this call if the session has temporary tables that are younger than its first lock.  The
+ * transaction cannot commit any more, so its effects will never be visible.
  */
 static void
 release_at_exit(int code, Datum arg)
