@@ -2,7 +2,8 @@
 #
 # Protects from: one holder too many, also while sessions are cancelled and terminated and a node
 # is gone; a permit staying free while a session waits; a latecomer overtaking a waiter; a queue
-# blocked by a dead waiter; callers with different numbers of permits, and no error.
+# blocked by a dead waiter; a lock's key that refuses other callers when all permits have ended;
+# callers with different numbers of permits, and no error.
 #
 # COMMITS in the environment is the number of transactions of the load.
 
@@ -151,6 +152,20 @@ is($on_b->run("SELECT redlock_try('job')")->{state}, '55000', 'a permit kept by 
 my ($ends) = sort map { $_->cli('PTTL', 'redlock:job') } @nodes;
 cmp_ok($ends, '>', 3000, 'for as long as it is kept');
 $_->cli('DEL', 'redlock:job', map { "redlock:job\x01$_" } 1 .. 4) foreach @nodes;
+
+# the release of the longest permit shortens the life of the lock's key
+{
+	my $of_4 = "scope => 'session', permits => 4";
+	$on_a->query("SELECT redlock_acquire('job', $of_4, ttl => '50 s')");
+	$on_b->query("SELECT redlock_acquire('job', $of_4, ttl => '5 s')");
+	my ($long, $short) = map { locks($_) =~ /^(\d) held$/ ? "redlock:job\x01$1" : '' } $host_a, $host_b;
+	wait_until(sub { 3 == grep { $_->cli('EXISTS', $long, $short) == 2 } @nodes }, 'all nodes have both permits');
+	wait_until(sub { 3 == grep { $_->cli('PTTL', 'redlock:job') > 5000 } @nodes }, "the lock's key lives as long as the longer permit");
+	$on_a->query("SELECT redlock_release('job')");
+	wait_until(sub { !grep { $_->cli('EXISTS', $long) } @nodes }, 'the longer permit is released at all nodes');
+	is(join(' ', grep { $_ > 5000 } map { $_->cli('PTTL', 'redlock:job') } @nodes), '', "the lock's key lives no longer than the shorter permit");
+	nothing_is_left('after permits of different lives');
+}
 
 # ---- who comes later does not come between ----
 

@@ -43,7 +43,7 @@ static bool is_of_another_kind(const local_data *lock, const local_command *comm
 static void take_lock(int64_t now_us, const local_command *command);
 static void renew_lock(const local_data *data, int64_t now_us, const local_command *command,
 					   local_memory *memory);
-static void leave_lock(const local_data *data, int64_t now_us, const local_command *command);
+static void leave_lock(const local_data *data, int64_t former_end_ms, const local_command *command);
 static int another_permit(const local_command *command);
 static void stand_in_the_way(const local_data *data, int64_t now_us, const local_command *command,
 							 local_answer *answer);
@@ -260,25 +260,40 @@ renew_lock(const local_data *data, int64_t now_us, const local_command *command,
 	}
 }
 
-/* With a released permit: the last permit deletes the lock's key, too. */
+/*
+ * With a released permit, whose key ended at former_end_ms.  The last permit deletes the lock's
+ * key, a kept key prolongs the lock's key, and the longest permit shortens it.
+ */
 static void
-leave_lock(const local_data *data, int64_t now_us, const local_command *command)
+leave_lock(const local_data *data, int64_t former_end_ms, const local_command *command)
 {
 	local_data *lock = command->lock_data;
 	int permits = permits_said(lock);
+	bool was_longest = former_end_ms >= lock->key_end_ms - LUA_PERMIT_SLACK_MS;
+	int64_t longest_ms = local_has_key(data) ? data->key_end_ms : 0;
 
-	if (permits > 0 && command->ttl_ms > 0)
+	if (permits == 0)
+		return;
+	if (longest_ms > lock->key_end_ms)
 	{
-		if (lock->key_end_ms < data->key_end_ms)
-			lock->key_end_ms = now_us / 1000 + command->ttl_ms;
+		lock->key_end_ms = longest_ms;
+		return;
 	}
-	else if (permits > 0)
+	for (int i = 1; i <= permits; i++)
 	{
-		for (int i = 1; i <= permits; i++)
-			if (has_permit(command, i))
-				return;
+		const local_data *other = command->find_permit(command->names, i);
+
+		if (other == NULL)
+			continue;
+		if (!was_longest || other->key_end_ms >= former_end_ms)
+			return;
+		if (longest_ms < other->key_end_ms)
+			longest_ms = other->key_end_ms;
+	}
+	if (longest_ms == 0)
 		lock->secret = LOCAL_NOBODY;
-	}
+	else if (was_longest && longest_ms < lock->key_end_ms)
+		lock->key_end_ms = longest_ms;
 }
 
 /* Returns the next free permit behind the refused one; 0: none. */
@@ -556,6 +571,7 @@ release(local_data *data, int64_t now_us, const local_command *command, local_me
 {
 	bool others = command->shared && release_shared(data, now_us, command, answer);
 	bool ours = !command->shared && is_ours(data, command);
+	int64_t former_end_ms = data->key_end_ms;
 
 	if (answer->reply == CORE_REPLY_YES)
 		let_write(memory);
@@ -585,7 +601,7 @@ release(local_data *data, int64_t now_us, const local_command *command, local_me
 		data->kept = true;
 	}
 	if (command->permit > 0)
-		leave_lock(data, now_us, command);
+		leave_lock(data, former_end_ms, command);
 }
 
 static local_reader *

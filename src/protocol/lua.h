@@ -74,6 +74,13 @@ typedef char counter_keep_has_parts[LUA_COUNTER_KEEP_MS == LUA_CLOCK_BOUND_US / 
  */
 #define LUA_PERMITS_PATTERN "^[%da-f]+:%d+:[%da-f]+ permits=(1?%d?%d?%d) "
 
+/*
+ * A permit that ends at most this long before the lock's key counts as the longest permit.  Before
+ * Redis 7.2 the clock goes on while a script executes, so a life copied from one key to another
+ * grows by a millisecond at times.
+ */
+#define LUA_PERMIT_SLACK_MS 1000
+
 #define LUA_SCRIPT_MAX 20000 /* bytes of the script for locks */
 
 /* with a host's id: the channel of messages to the host */

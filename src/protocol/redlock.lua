@@ -672,6 +672,8 @@ end
 -- LUA_KEPT in the value is for people: a node without memory for the new value keeps the key all
 -- the same.
 function RELEASE_AS_WRITER()
+	local is_permit = find(key, LUA_PERMIT, 1, true) -- or the queue
+	local life = is_permit and tonumber(try('PTTL', key)) -- before the release
 	done = 1
 	if tonumber(last) > 0 then
 		call('PEXPIRE', key, last)
@@ -682,12 +684,12 @@ function RELEASE_AS_WRITER()
 	if last == tostring(LUA_DELETE_AND_TELL) or last == tostring(LUA_DELETE_AND_TELL_QUEUE) then
 		try('PUBLISH', key, 'free\0' .. sub(arguments[i], told_at))
 	end
-	if find(key, LUA_PERMIT, 1, true) then
+	if is_permit then
 		RELEASE_LOCK_OF_PERMIT()
 	end
 end
 
--- The last permit's release deletes the lock's key; hold_at_least prolongs it.
+-- The last permit's release deletes the lock's key.
 function RELEASE_LOCK_OF_PERMIT()
 	local lock, number = match(key, LUA_PERMIT_PATTERN)
 	if last == tostring(LUA_DELETE_AND_TELL_QUEUE) then
@@ -695,15 +697,35 @@ function RELEASE_LOCK_OF_PERMIT()
 	end
 	local lock_held = try('GET', lock)
 	local permits = lock_held and not lock_held.err and PERMITS(lock_held)
-	if permits and tonumber(last) > 0 then
-		call('PEXPIRE', lock, math.max(last, call('PTTL', lock)))
-	elseif permits then
+	if permits then
 		local keys = {key}
 		for n = 1, tonumber(permits) do
 			keys[n + 1] = lock .. LUA_PERMIT .. n
 		end
 		if try('EXISTS', unpack(keys)) == 0 then
 			call('DEL', lock)
+		elseif life then
+			FIT_LOCK_TO_PERMITS()
+		end
+	end
+end
+
+-- A kept key prolongs the lock's key.  The release of the longest permit shortens the lock's key to
+-- the longest life left.  Otherwise this key would refuse the whole lock when no session has a
+-- permit.  If another permit lives as long, or can't be read, nothing changes.
+function FIT_LOCK_TO_PERMITS()
+	local lock_life, longest = call('PTTL', lock), math.max(0, last)
+	if longest > lock_life then
+		call('PEXPIRE', lock, longest)
+	elseif life >= lock_life - LUA_PERMIT_SLACK_MS then
+		local least = math.min(life, lock_life)
+		for n = 2, #keys do
+			if longest < least then
+				longest = math.max(longest, tonumber(try('PTTL', keys[n])) or least)
+			end
+		end
+		if longest > 0 and longest < least then
+			call('PEXPIRE', lock, longest)
 		end
 	end
 end

@@ -14,7 +14,7 @@
  *
  *	$key, $token		the key of the lock, its counter
  *	$readers, $barrier	its readers, its barrier
- *	$one, $two			the keys of two permits
+ *	$one, $two, $three	the keys of permits
  *	$queue, $first		the key of the queue, the counter of a permit
  *	$marker, $host		the key of the marker, the beginning of a host's channel
  *	$now, $now+5		the time at which the case begins, in us
@@ -384,6 +384,89 @@ static const step steps[] = {
 	{"release $two <3:8:2_permits=2_x> 0 0 0", "1"},
 	{"EXISTS $key", "0"},
 	{"HEAR", "$two: free|0|"},
+
+	{NULL, "the lock's key lives as long as the longest permit that is left"},
+	{"acquire $one <1:8:2_permits=3_x> 50000 $now 5 3", "$now"},
+	{"acquire $two <3:8:2_permits=3_x> 20000 $now 5 3", "$now"},
+	{"acquire $three <5:8:2_permits=3_x> 5000 $now 5 3", "$now"},
+	{"PTTL $key", "{50000}"},
+	{"release $one <1:8:2_permits=3_x> -1 0 0", "1"},
+	{"PTTL $key", "{20000}"},
+	{"release $two <3:8:2_permits=3_x> -1 0 0", "1"},
+	{"PTTL $key", "{5000}"},
+	{"release $three <5:8:2_permits=3_x> -1 0 0", "1"},
+	{"EXISTS $key", "0"},
+
+	{NULL, "the first permit may be the longest that is left"},
+	{"acquire $one <1:8:2_permits=2_x> 20000 $now 5 2", "$now"},
+	{"acquire $two <3:8:2_permits=2_x> 50000 $now 5 2", "$now"},
+	{"release $two <3:8:2_permits=2_x> -1 0 0", "1"},
+	{"PTTL $key", "{20000}"},
+
+	{NULL, "a release of a shorter permit leaves the life of the lock's key"},
+	{"acquire $one <1:8:2_permits=2_x> 50000 $now 5 2", "$now"},
+	{"acquire $two <3:8:2_permits=2_x> 5000 $now 5 2", "$now"},
+	{"release $two <3:8:2_permits=2_x> -1 0 0", "1"},
+	{"PTTL $key", "{50000}"},
+
+	{NULL, "only the release of the longest permit looks at the others"},
+	{"acquire $one <1:8:2_permits=3_x> 50000 $now 5 3", "$now"},
+	{"acquire $two <3:8:2_permits=3_x> 20000 $now 5 3", "$now"},
+	{"acquire $three <5:8:2_permits=3_x> 5000 $now 5 3", "$now"},
+	{"DEL $one", "1"},
+	{"release $two <3:8:2_permits=3_x> -1 0 0", "1"},
+	{"PTTL $key", "{50000}"},
+
+	{NULL, "a permit that is as long as the released permit leaves the life of the lock's key"},
+	{"acquire $one <1:8:2_permits=2_x> 50000 $now 5 2", "$now"},
+	{"acquire $two <3:8:2_permits=2_x> 50000 $now 5 2", "$now"},
+	{"PEXPIRE $key 20000", "1"},
+	{"release $two <3:8:2_permits=2_x> -1 0 0", "1"},
+	{"PTTL $key", "{20000}"},
+
+	{NULL, "a kept key counts as a permit"},
+	{"acquire $one <1:8:2_permits=2_x> 50000 $now 5 2", "$now"},
+	{"acquire $two <3:8:2_permits=2_x> 5000 $now 5 2", "$now"},
+	{"release $one <1:8:2_permits=2_x> 20000 0 0", "1"},
+	{"PTTL $one", "{20000}"},
+	{"PTTL $key", "{20000}"},
+	{"release $two <3:8:2_permits=2_x> 10000 0 0", "1"},
+	{"PTTL $key", "{20000}"},
+	{"DEL $two", "1"},
+	{"acquire $two <7:8:2_permits=2_x> 5000 $now 5 2", "$now+1001"},
+	{"release $two <7:8:2_permits=2_x> 30000 0 0", "1"},
+	{"PTTL $key", "{30000}"},
+
+	{NULL, "the kept key of a permit beyond the lock's number counts, too"},
+	{"SET $three <5:8:2_permits=3_x> PX 50000", "OK"},
+	{"SET $key <1:8:2_permits=2_x> PX 50000", "OK"},
+	{"release $three <5:8:2_permits=3_x> 20000 0 0", "1"},
+	{"PTTL $key", "{20000}"},
+
+	{NULL, "a permit without an end leaves the life of the lock's key"},
+	{"acquire $one <1:8:2_permits=2_x> 50000 $now 5 2", "$now"},
+	{"SET $two <3:8:2_permits=2_x>", "OK"},
+	{"release $one <1:8:2_permits=2_x> -1 0 0", "1"},
+	{"PTTL $key", "{50000}"},
+
+	{NULL, "a permit that can't be read leaves the life of the lock's key"},
+	{"acquire $one <1:8:2_permits=2_x> 50000 $now 5 2", "$now"},
+	{"acquire $two <3:8:2_permits=2_x> 5000 $now 5 2", "$now"},
+	{"ACL SETUSER default resetkeys ~redlock:*marker ~$key ~$one", "OK"},
+	{"release $one <1:8:2_permits=2_x> -1 0 0 ; release $one <9:8:2_x> -1 0 0", "1 ; 0"},
+	{"PTTL $key", "{50000}"},
+
+	{NULL, "without PTTL a permit is released, and the lock's key with the last permit"},
+	{"acquire $one <1:8:2_permits=2_x> 50000 $now 5 2", "$now"},
+	{"acquire $two <3:8:2_permits=2_x> 5000 $now 5 2", "$now"},
+	{"ACL SETUSER default -pttl", "OK"},
+	{"release $one <1:8:2_permits=2_x> -1 0 0 ; " NEXT, "1 ; 0"},
+	{"EXISTS $one $two $key", "2"},
+	{"ACL SETUSER default +pttl", "OK"},
+	{"PTTL $key", "{50000}"},
+	{"ACL SETUSER default -pttl", "OK"},
+	{"release $two <3:8:2_permits=2_x> -1 0 0 ; " NEXT, "1 ; 0"},
+	{"EXISTS $one $two $key", "0"},
 
 	{NULL, "a release of several permits tells the queue of none but its own"},
 	{"acquire $key <1:8:2_x> 100000 $now 5", "$now"},
@@ -837,6 +920,7 @@ expand_name(text *to, const char *from, size_t len)
 		{"$one", IS(NAME LUA_PERMIT "1")},
 		{"$first", IS(NAME LUA_PERMIT "1\0token")},
 		{"$two", IS(NAME LUA_PERMIT "2")},
+		{"$three", IS(NAME LUA_PERMIT "3")},
 		{"$queue", IS(NAME LUA_PERMIT)},
 		{"$marker", IS(LUA_MARKER)},
 		{"$host", IS(LUA_HOST)},

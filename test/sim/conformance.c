@@ -183,6 +183,8 @@ static long longer_lives;   /* lock keys that outlive a granted permit */
 static long lock_gone;      /* ... deleted with the last permit */
 static long lock_left;      /* ... left for another permit */
 static long lock_kept;      /* ... extended by hold_at_least */
+static long lock_shortened; /* ... shortened by the release of the longest permit */
+static long lock_kept_less; /* ... to the end of its kept key */
 static long lock_renewed;   /* ... extended by a renewal */
 static long lock_made;      /* ... created again by a renewal */
 static long lock_made_full; /* ... at a full node */
@@ -350,6 +352,10 @@ main(int argc, char **argv)
 	   "lock keys: %ld live longer than the granted permit; %ld go with the last permit, %ld stay "
 	   "for others, and %ld for hold_at_least",
 	   longer_lives, lock_gone, lock_left, lock_kept);
+	ok(lock_shortened > lock_kept_less && lock_kept_less > 0,
+	   "releases of the longest permit shorten %ld lock keys, %ld of these to the life of the kept "
+	   "key",
+	   lock_shortened, lock_kept_less);
 	ok(lock_renewed > 0 && lock_made > lock_made_full && lock_made_full > 0,
 	   "renewals extend %ld lock keys, and create %ld, of these %ld at full nodes", lock_renewed,
 	   lock_made, lock_made_full);
@@ -1294,6 +1300,7 @@ count_permit(const command *c, const answer *a, const node_data *before,
 	const node_data *now = c->lock_data;
 	bool was_there = local_has_key(lock_before);
 	bool extended = was_there && local_has_key(now) && now->key_end_ms > lock_before->key_end_ms;
+	bool shortened = was_there && local_has_key(now) && now->key_end_ms < lock_before->key_end_ms;
 
 	if (c->op == CORE_OP_ACQUIRE && a->holder != 0 && was_there &&
 		lock_before->permits != c->permits && a->holder == node_number(lock_before->secret))
@@ -1309,6 +1316,8 @@ count_permit(const command *c, const answer *a, const node_data *before,
 		lock_gone += was_there && !local_has_key(now);
 		lock_left += !local_has_key(data) && now->permits > 0 && local_has_key(now);
 		lock_kept += extended;
+		lock_shortened += shortened;
+		lock_kept_less += shortened && now->key_end_ms == data->key_end_ms && local_has_key(data);
 	}
 	else if (c->op == CORE_OP_RENEW)
 	{

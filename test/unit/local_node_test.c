@@ -3,13 +3,14 @@
  *		Unit tests of the node without Redis, src/protocol/local_node.c.
  *
  * Protects from: a reader beyond the places of a name; a key or a barrier of another request taken
- * for this request's.  test/sim/conformance.c compares the node with a real one, which has no limit
- * of readers.
+ * for this request's; a lock's key that outlives all permits.  test/sim/conformance.c compares the
+ * node with a real one, which has no limit of readers.
  */
 #include "protocol/local_node.h"
 
 #include <string.h>
 
+#include "protocol/lua.h"
 #include "tap.h"
 
 #define NOW_US INT64_C(1800000000000000)
@@ -247,6 +248,58 @@ test_permit(void)
 	ok(execute(of) && local_has_key(&data), "the same number refuses nothing");
 }
 
+/* names: the data of all permits, from permit 0 */
+static const local_data *
+find_permit(const void *names, int permit)
+{
+	const local_data *of = (const local_data *) names + permit;
+
+	return local_has_key(of) ? of : NULL;
+}
+
+/* The life of the lock's key, after a release of permit 1 whose key has this life left. */
+static int64_t
+lock_life_after(int64_t life_ms, int64_t lock_life_ms, int64_t other_life_ms, int64_t hold_ms)
+{
+	local_data lock = {.secret = {1, 7}, .permits = 2};
+	local_data permits[3] = {[2] = {.secret = {2, 7}, .permits = 2}};
+	local_command of;
+
+	begin();
+	of = command(CORE_OP_RELEASE, 1);
+	of.permit = 1;
+	of.says_permits = 2;
+	of.ttl_ms = hold_ms;
+	of.lock_data = &lock;
+	of.find_permit = find_permit;
+	of.names = permits;
+	data = (local_data){.secret = of.secret, .attempt = of.attempt, .permits = 2};
+	data.key_end_ms = now_us / 1000 + life_ms;
+	lock.key_end_ms = now_us / 1000 + lock_life_ms;
+	permits[2].key_end_ms = now_us / 1000 + other_life_ms;
+	return execute(of) && local_has_key(&lock) ? lock.key_end_ms - now_us / 1000 : -1;
+}
+
+static void
+test_lock_of_permits(void)
+{
+	ok(lock_life_after(50000, 50000, 5000, LUA_DELETE) == 5000,
+	   "after the release of the longest permit, the lock's key lives as long as the next");
+	ok(lock_life_after(50000 - LUA_PERMIT_SLACK_MS, 50000, 5000, LUA_DELETE) == 5000,
+	   "a permit that ends almost with the lock's key counts as the longest");
+	ok(lock_life_after(49999 - LUA_PERMIT_SLACK_MS, 50000, 5000, LUA_DELETE) == 50000,
+	   "a shorter permit does not");
+	ok(lock_life_after(49999, 50000, 49999, LUA_DELETE) == 50000,
+	   "beside a permit of the same life nothing changes");
+	ok(lock_life_after(50000, 20000, 20000, LUA_DELETE) == 20000 &&
+		   lock_life_after(50000, 20000, 30000, LUA_DELETE) == 20000,
+	   "a release without hold_at_least never prolongs the lock's key");
+	ok(lock_life_after(50000, 50000, 5000, 20000) == 20000 &&
+		   lock_life_after(50000, 50000, 30000, 20000) == 30000,
+	   "a kept key counts as a permit");
+	ok(lock_life_after(50000, 50000, 5000, 70000) == 70000, "and prolongs the lock's key");
+}
+
 int
 main(void)
 {
@@ -257,5 +310,6 @@ main(void)
 	test_since();
 	test_plain_delete();
 	test_permit();
+	test_lock_of_permits();
 	return tap_done();
 }
