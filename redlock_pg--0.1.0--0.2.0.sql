@@ -3,6 +3,10 @@
 -- complain if script is sourced in psql, rather than via ALTER EXTENSION
 \echo Use "ALTER EXTENSION redlock_pg UPDATE TO '0.2.0'" to load this file. \quit
 
+-- The extension's schema is in the search path, behind pg_catalog, and others may have operators and
+-- functions there.  So each operator has operands of exactly the types of an operator of pg_catalog,
+-- and functions of pg_catalog are qualified.
+
 -- These three have further arguments.  Functions with other arguments are other functions, so the
 -- privileges of the old ones are given to the new ones.  redlock_acquire_all, redlock_lock, redlock_lock_all,
 -- redlock_release_wanted and the functions for detached locks get those of redlock_acquire,
@@ -12,8 +16,9 @@ CREATE TEMPORARY TABLE redlock_update AS
     SELECT proname, proowner, proacl
       FROM pg_catalog.pg_depend d JOIN pg_catalog.pg_extension e ON e.oid = d.refobjid
       JOIN pg_catalog.pg_proc p ON p.oid = d.objid
-     WHERE d.refclassid = 'pg_catalog.pg_extension'::pg_catalog.regclass AND d.deptype = 'e'
-       AND d.classid = 'pg_catalog.pg_proc'::pg_catalog.regclass AND e.extname = 'redlock_pg'
+     WHERE d.refclassid OPERATOR(pg_catalog.=) 'pg_catalog.pg_extension'::pg_catalog.regclass::pg_catalog.oid
+       AND d.classid OPERATOR(pg_catalog.=) 'pg_catalog.pg_proc'::pg_catalog.regclass::pg_catalog.oid
+       AND d.deptype = 'e' AND e.extname = 'redlock_pg'
        AND p.proname IN ('redlock_acquire', 'redlock_try', 'redlock_run');
 
 DROP FUNCTION redlock_acquire(text, interval, interval, redlock_scope, interval, interval);
@@ -300,36 +305,41 @@ DECLARE
     privilege record;
 BEGIN
     FOR changed IN
-        SELECT p.oid, p.oid::regprocedure AS routine, u.proacl, u.proowner::regrole AS owner
+        SELECT p.oid, p.oid::pg_catalog.regprocedure AS routine, u.proacl, u.proowner::pg_catalog.regrole AS owner
           FROM pg_temp.redlock_update u
-          JOIN pg_proc p ON u.proname = CASE WHEN p.prosrc IN ('redlock_acquire_all', 'redlock_lock', 'redlock_lock_all',
-                                                                   'redlock_release_detached',
-                                                                   'redlock_check_detached', 'redlock_extend',
-                                                                   'redlock_attach', 'redlock_release_wanted')
-                                                  THEN 'redlock_acquire'
-                                                  WHEN p.prosrc IN ('redlock_try_all', 'redlock_try_detached')
-                                                  THEN 'redlock_try'
-                                                  WHEN p.prosrc = 'redlock_run_all' THEN 'redlock_run'
-                                                  ELSE p.proname END
+          JOIN pg_catalog.pg_proc p
+            ON u.proname = CASE WHEN p.prosrc IN ('redlock_acquire_all', 'redlock_lock', 'redlock_lock_all',
+                                                  'redlock_release_detached',
+                                                  'redlock_check_detached', 'redlock_extend',
+                                                  'redlock_attach', 'redlock_release_wanted')
+                                THEN 'redlock_acquire'
+                                WHEN p.prosrc IN ('redlock_try_all', 'redlock_try_detached')
+                                THEN 'redlock_try'
+                                WHEN p.prosrc = 'redlock_run_all' THEN 'redlock_run'
+                                ELSE p.proname END
           -- others may have functions of these names, too
-          JOIN pg_depend d ON d.classid = 'pg_proc'::regclass AND d.objid = p.oid AND d.deptype = 'e'
-           AND d.refclassid = 'pg_extension'::regclass
-           AND d.refobjid = (SELECT oid FROM pg_extension WHERE extname = 'redlock_pg')
-         WHERE p.pronamespace = (SELECT extnamespace FROM pg_extension WHERE extname = 'redlock_pg')
+          JOIN pg_catalog.pg_depend d ON d.objid = p.oid AND d.deptype = 'e'
+           AND d.classid OPERATOR(pg_catalog.=) 'pg_catalog.pg_proc'::pg_catalog.regclass::pg_catalog.oid
+           AND d.refclassid OPERATOR(pg_catalog.=) 'pg_catalog.pg_extension'::pg_catalog.regclass::pg_catalog.oid
+           AND d.refobjid = (SELECT oid FROM pg_catalog.pg_extension WHERE extname = 'redlock_pg')
+         WHERE p.pronamespace = (SELECT extnamespace FROM pg_catalog.pg_extension WHERE extname = 'redlock_pg')
     LOOP
         IF changed.proacl IS NOT NULL THEN
-            EXECUTE format('REVOKE ALL ON ROUTINE %s FROM PUBLIC, CURRENT_USER', changed.routine);
+            EXECUTE pg_catalog.format('REVOKE ALL ON ROUTINE %s FROM PUBLIC, CURRENT_USER', changed.routine);
             FOR privilege IN
-                SELECT grantee, is_grantable FROM aclexplode(changed.proacl)
+                SELECT grantee, is_grantable FROM pg_catalog.aclexplode(changed.proacl)
             LOOP
-                EXECUTE format('GRANT EXECUTE ON ROUTINE %s TO %s%s', changed.routine,
-                               CASE privilege.grantee WHEN 0 THEN 'PUBLIC' ELSE privilege.grantee::regrole::text END,
-                               CASE WHEN privilege.is_grantable THEN ' WITH GRANT OPTION' END);
+                EXECUTE pg_catalog.format('GRANT EXECUTE ON ROUTINE %s TO %s%s', changed.routine,
+                                          CASE WHEN privilege.grantee OPERATOR(pg_catalog.=) 0::pg_catalog.oid THEN 'PUBLIC'
+                                               ELSE privilege.grantee::pg_catalog.regrole::pg_catalog.text END,
+                                          CASE WHEN privilege.is_grantable THEN ' WITH GRANT OPTION' END);
             END LOOP;
             -- they are the user's, not the extension's: pg_dump has to write them
-            DELETE FROM pg_init_privs WHERE classoid = 'pg_proc'::regclass AND objoid = changed.oid;
+            DELETE FROM pg_catalog.pg_init_privs
+             WHERE classoid OPERATOR(pg_catalog.=) 'pg_catalog.pg_proc'::pg_catalog.regclass::pg_catalog.oid
+               AND objoid = changed.oid;
         END IF;
-        EXECUTE format('ALTER ROUTINE %s OWNER TO %s', changed.routine, changed.owner);
+        EXECUTE pg_catalog.format('ALTER ROUTINE %s OWNER TO %s', changed.routine, changed.owner);
     END LOOP;
 END
 $$;
@@ -379,7 +389,7 @@ CREATE OR REPLACE VIEW redlock_locks AS
            NULL, NULL, NULL, NULL, NULL::integer
       FROM pg_catalog.pg_locks g
       JOIN l ON g.classid = l.gate_classid AND g.objid = l.gate_objid
-     WHERE g.locktype = 'userlock' AND g.database = 0 AND g.objsubid = 0
+     WHERE g.locktype = 'userlock' AND g.database OPERATOR(pg_catalog.=) 0::pg_catalog.oid AND g.objsubid = 0
        AND (NOT g.granted OR (l.scope = 'detached' AND l.state = 'held' AND l.pid IS NULL)
             OR (l.mode = 'shared' AND l.state IN ('waiting', 'held')
                 AND NOT EXISTS (SELECT FROM l reader
@@ -416,7 +426,7 @@ DROP FUNCTION redlock_stats_row();
 
 -- What is recorded by those who share a lock, who are not in each other's way by adding rows.
 CREATE TABLE redlock_shared_fences (
-    id uuid DEFAULT gen_random_uuid() PRIMARY KEY, -- rows of several servers may meet by replication
+    id uuid DEFAULT pg_catalog.gen_random_uuid() PRIMARY KEY, -- rows of several servers may meet by replication
     resource text COLLATE "C" NOT NULL,
     token bigint NOT NULL,
     passed_at timestamptz NOT NULL
@@ -827,7 +837,7 @@ COMMENT ON FUNCTION redlock_host_rows() IS
 CREATE VIEW redlock_hosts AS
     SELECT h.name, h.host_id, h.version, h.postgres, h.prefix, h.leases, h.since, h.last_seen, h.nodes,
            h.settled, h.agrees, h.disagreement, h.self, h.standing, h.step,
-           count(*) OVER (PARTITION BY h.name) > 1 AS same_name
+           pg_catalog.count(*) OVER (PARTITION BY h.name) > 1 AS same_name
       FROM redlock_host_rows() h;
 COMMENT ON VIEW redlock_hosts IS
 'The servers that share the nodes, as a majority of the nodes knows them; fails without a majority';
@@ -872,7 +882,7 @@ GRANT EXECUTE ON FUNCTION redlock_host_rows TO PUBLIC;
 --
 
 CREATE TABLE redlock_runs (
-    id uuid DEFAULT gen_random_uuid() PRIMARY KEY, -- rows of several servers may meet by replication
+    id uuid DEFAULT pg_catalog.gen_random_uuid() PRIMARY KEY, -- rows of several servers may meet by replication
     resource text NOT NULL,
     command text NOT NULL,
     host text NOT NULL,

@@ -3,6 +3,10 @@
 -- complain if script is sourced in psql, rather than via CREATE EXTENSION
 \echo Use "CREATE EXTENSION redlock_pg" to load this file. \quit
 
+-- The extension's schema is in the search path, behind pg_catalog, and others may have operators and
+-- functions there.  So each operator has operands of exactly the types of an operator of pg_catalog,
+-- and functions of pg_catalog are qualified.
+
 CREATE TYPE redlock_scope AS ENUM ('transaction', 'call', 'session', 'detached');
 COMMENT ON TYPE redlock_scope IS
 'How long a session holds a lock: until the end of the transaction; until the outermost CALL or DO ends, across the COMMITs of a procedure; until the release or the end of the session; or, detached from the session, until a release by the token or the end of hold_at_most';
@@ -291,7 +295,7 @@ ALTER TABLE redlock_fences ENABLE REPLICA TRIGGER redlock_fence_merge;
 
 -- What is recorded by those who share a lock, who are not in each other's way by adding rows.
 CREATE TABLE redlock_shared_fences (
-    id uuid DEFAULT gen_random_uuid() PRIMARY KEY, -- rows of several servers may meet by replication
+    id uuid DEFAULT pg_catalog.gen_random_uuid() PRIMARY KEY, -- rows of several servers may meet by replication
     resource text COLLATE "C" NOT NULL,
     token bigint NOT NULL,
     passed_at timestamptz NOT NULL
@@ -443,7 +447,7 @@ REVOKE EXECUTE ON FUNCTION redlock_revoke(regrole, text) FROM PUBLIC;
 --
 
 CREATE TABLE redlock_runs (
-    id uuid DEFAULT gen_random_uuid() PRIMARY KEY, -- rows of several servers may meet by replication
+    id uuid DEFAULT pg_catalog.gen_random_uuid() PRIMARY KEY, -- rows of several servers may meet by replication
     resource text NOT NULL,
     command text NOT NULL,
     host text NOT NULL,
@@ -613,7 +617,7 @@ CREATE VIEW redlock_locks AS
            NULL, NULL, NULL, NULL, NULL::integer
       FROM pg_catalog.pg_locks g
       JOIN l ON g.classid = l.gate_classid AND g.objid = l.gate_objid
-     WHERE g.locktype = 'userlock' AND g.database = 0 AND g.objsubid = 0
+     WHERE g.locktype = 'userlock' AND g.database OPERATOR(pg_catalog.=) 0::pg_catalog.oid AND g.objsubid = 0
        AND (NOT g.granted OR (l.scope = 'detached' AND l.state = 'held' AND l.pid IS NULL)
             OR (l.mode = 'shared' AND l.state IN ('waiting', 'held')
                 AND NOT EXISTS (SELECT FROM l reader
@@ -712,7 +716,7 @@ COMMENT ON COLUMN redlock_roles.refused IS
 CREATE VIEW redlock_hosts AS
     SELECT h.name, h.host_id, h.version, h.postgres, h.prefix, h.leases, h.since, h.last_seen, h.nodes,
            h.settled, h.agrees, h.disagreement, h.self, h.standing, h.step,
-           count(*) OVER (PARTITION BY h.name) > 1 AS same_name
+           pg_catalog.count(*) OVER (PARTITION BY h.name) > 1 AS same_name
       FROM redlock_host_rows() h;
 COMMENT ON VIEW redlock_hosts IS
 'The servers that share the nodes, as a majority of the nodes knows them; fails without a majority';

@@ -31,7 +31,8 @@ my $common;
 	$common = redis_node();
 }
 my $timeout = "redlock.node_timeout = '20s'";
-my $holder = redlock_cluster('a', nodes => [ @own, $common ], conf => $timeout);
+# a silent connection is replaced after a quarter of this time
+my $holder = redlock_cluster('a', nodes => [ @own, $common ], conf => "redlock.node_timeout = '60s'");
 my $held = session($holder);
 
 sub state_on { return psql_result($_[0], "SELECT redlock_try('tried', ttl => '5s')")->{state}; }
@@ -80,33 +81,62 @@ sub is_refused
 # ---- a node votes again while the common node has yet to answer ----
 
 my $newcomer = prepared('newcomer', nodes => [ $common, @others ], conf => $timeout);
-$own[0]->kill9;
+my $holder_id = host_id($holder);
+
+sub entries { return { map { $_ => last_beat($holder_id, $_) } @_ }; }
+
+# Waits until the host has written its entry again at these nodes, since the times in %$before.
+sub wait_entries
+{
+	my ($what, $before, @nodes) = @_;
+
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	wait_until(sub { @nodes == grep { last_beat($holder_id, $_) =~ /^(?!$before->{$_}$)\d/ } @nodes }, $what);
+	return;
+}
+
+sub connection_to_common
+{
+	my $address = $common->address;
+	return $holder->safe_psql('postgres', "SELECT state, since FROM redlock_nodes WHERE node = '$address'");
+}
+
 $others[0]->kill9;
-# The first host beats at each attempt to connect to its dead node, every few seconds.  So a beat
-# waits at the stopped node, and the next entry, with the node that is back, waits behind it.
+# The common node stops, then the own node dies.  The first host tells of the dead node within a
+# second.  So this beat waits at the stopped node, and the next entry, with the node that is back,
+# waits behind this beat.
+wait_entries('the next regular beat is ten seconds away', entries(@own, $common), @own, $common);
 $common->pause;
-sleep 6;
+my $connected = connection_to_common();
+my $before = entries(@own);
+$own[0]->kill9;
+wait_entries('the first host tells of its dead node', $before, $own[1]);
 $own[0]->start;
-sleep 2.5;
+wait_entries('and that the node is back', $before, $own[0]);
+is(connection_to_common(), $connected, 'a beat still waits at the stopped node');
 $common->resume;
-wait_until(sub { psql_result($holder, "SELECT count(*) FROM redlock_nodes WHERE state = 'ready'")->{out} eq '3' }, 'the node is back');
 $newcomer->start;
+# The newcomer tries first: if it got the lock, the first host could still get it, too.
 my (%taken, %states);
 wait_until(
 	sub {
-		foreach my $host ($holder, $newcomer)
+		foreach my $host ($newcomer, $holder)
 		{
-			my $s = $taken{ $host->name };
-			next if $s;
-			$s = session($host);
+			next if $taken{ $host->name };
+			my $s = session($host);
 			my $result = $s->run("SELECT redlock_try('job', scope => 'session', ttl => '20s')");
 			$states{ $host->name }{ $result->{state} || $result->{out} }++;
-			if (($result->{out} // '') eq 't') { $taken{ $host->name } = $s; }
-			else { $s->quit; }
+			if ($result->{out} eq 't')
+			{
+				$taken{ $host->name } = $s;
+				next;
+			}
+			$s->quit;
+			last;
 		}
 		return $states{newcomer}{'55000'} || keys %taken == 2;
 	},
-	'one of the hosts is refused', 90);
+	'the newcomer is refused', 90);
 isnt(scalar keys %taken, 2, 'two hosts without a node out of reach do not both hold the lock');
 $_->quit foreach values %taken;
 $newcomer->stop;

@@ -2,9 +2,10 @@
 #
 # Protects from: a function that works with Redis nodes only; a waiter that is not told of a
 # release; a second holder, a lost lease or a hold_at_least that ends early, when the broker is
-# replaced; tokens out of order after a restart, or after the node forgot a name; memory that grows
-# with each name; a server that takes local by mistake, or beside other nodes; a document or a log
-# that lets people believe that other servers are kept out.
+# replaced; a new broker that leaves requests in its queue until something else wakes it; tokens out
+# of order after a restart, or after the node forgot a name; memory that grows with each name; a
+# server that takes local by mistake, or beside other nodes; a document or a log that lets people
+# believe that other servers are kept out.
 
 use strict;
 use warnings;
@@ -244,6 +245,27 @@ $v->query("SELECT redlock_release('pool')");
 kill 'CONT', $pid;
 wait_until(sub { $t->run("SELECT redlock_try('reader') AND redlock_try('pool')")->{out} eq 't' },
 	'what is released without a broker is free under the next');
+
+# ---- a request that came while there was no broker ----
+
+# Nothing but the request wakes the next broker: the server has no lease, and no other request.
+{
+	my $quiet = redlock_cluster('c', nodes => ['local'], conf => "redlock.node_timeout = '60s'");
+	my $caller = session($quiet);
+
+	wait_until(sub { $caller->run("SELECT redlock_try('queued')")->{out} eq 't' }, 'a server takes locks');
+	$pid = broker_pid($quiet);
+	kill 'STOP', $pid;
+	$caller->send("SELECT redlock_acquire('queued', wait => '1 min') > 0");
+	wait_until(sub { $quiet->safe_psql('postgres', "SELECT state FROM redlock_locks WHERE resource = 'queued'") eq 'waiting' },
+		'a request is in the queue of the broker');
+	replace_broker($quiet);
+	# the next broker looks at its queue again after 10 s at the latest
+	wait_until(sub { $caller->done }, 'the next broker takes the request at its start', 5);
+	is($caller->result->{out}, 't', 'and grants the lock');
+	$caller->quit;
+	$quiet->stop;
+}
 
 # ---- work goes on while brokers are replaced ----
 

@@ -1,9 +1,9 @@
 # A minority of the nodes may be dead or hang.  Without a majority there is an error that names
 # the silent nodes, and no key stays.
 #
-# Protects from: a dead node delaying or stopping the live nodes; a quorum of the reachable nodes;
-# an error blaming the wrong node; half-won rounds blocking the lock until they expire (the ttl is
-# longer than any wait here).
+# Protects from: a dead node delaying or stopping the live nodes, or costing them a beat for each
+# attempt to connect to it; a quorum of the reachable nodes; an error blaming the wrong node;
+# half-won rounds blocking the lock until they expire (the ttl is longer than any wait here).
 
 use strict;
 use warnings;
@@ -314,5 +314,28 @@ $session_b->query('COMMIT');
 $nodes[4]->resume;
 no_key_left('job', 'no key is left');
 
+# ---- a dead node costs the live nodes nothing ----
+
 $_->quit for $session_a, $session_b;
+$_->stop for $host_a, $host_b;
+{
+	my ($dead, $live, $third) = @nodes;
+	my $host = redlock_cluster('idle', nodes => [ $dead, $live, $third ], conf => $conf);
+	my $address = $dead->address;
+	my $attempts = sub { return $host->safe_psql('postgres', "SELECT connection_errors FROM redlock_stat_nodes WHERE node = '$address'"); };
+	# an idle host checks its connections by INFO, so that each EVALSHA is a beat
+	my $beats = sub { return ($live->cli(qw(INFO commandstats)) =~ /^cmdstat_evalsha:calls=(\d+)/m)[0]; };
+
+	wait_until(sub { psql_result($host, "SELECT redlock_try('settings')")->{out} eq 't' }, 'a host has asked the nodes about other hosts');
+	no_key_left('settings', 'and is idle');
+	$dead->kill9;
+	# pauses between attempts are short at first
+	wait_until(sub { $attempts->() >= 6 }, 'the broker tries to connect to a dead node');
+	my ($attempts_before, $beats_before) = ($attempts->(), $beats->());
+	wait_until(sub { $attempts->() >= $attempts_before + 10 }, 'again and again');
+	# a beat each ten seconds, and one that tells of the dead node
+	cmp_ok($beats->() - $beats_before, '<=', 3, 'and beats rarely at a live node');
+	$host->stop;
+}
+
 done_testing();

@@ -2,7 +2,8 @@
 # connections work.
 #
 # Protects from: a first request after a quiet time missing a quorum; a dead connection found only
-# by a request; a subscription hearing nothing any more; checks without an end, or too many.
+# by a request; a subscription hearing nothing any more; checks without an end, or too many; a clean
+# stop without the releases that were lost with a connection.
 #
 # A node is a proxy whose connections hang on command, see HostileNode.  redlock.node_timeout is
 # long: a new connection must fit into it, and so must two checks, of which the first must count.
@@ -133,5 +134,16 @@ my $began = time;
 wait_until(sub { $calls->() >= $before + 4 }, 'connections are checked again and again');
 cmp_ok(time - $began, '>', 5, 'not often');
 is($host->safe_psql('postgres', 'SELECT max(last_error_at) FROM redlock_nodes'), $errors, 'without an error');
+
+# ---- a clean stop ----
+
+begin();
+$s = session($host);
+$s->query("SELECT redlock_acquire('d', scope => 'session')");
+wait_until(sub { key_count('redlock:d', @redis) == 3 }, 'the key is on all nodes');
+drop_connections(2);
+$host->stop('fast');
+is(key_count('redlock:d', @redis), 0, 'a clean stop releases by new connections what the dead ones have lost');
+$s->quit;
 
 done_testing();

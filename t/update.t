@@ -4,7 +4,8 @@
 # installation; an update losing fences, held locks, views of users, or changed privileges; SQL
 # objects of an earlier release failing with this library before the update; an update succeeding
 # with an older library, which lacks the new functions; a C function changing its arguments or
-# result under its old name.
+# result under its old name; objects of a role with CREATE on the extension's schema running with the
+# rights of a superuser, in a script, a view or a function of ours.
 
 use strict;
 use warnings;
@@ -345,6 +346,129 @@ SQL
 }
 
 calls_work('fresh', "fresh $now");
+
+# ---- a role with CREATE on the schema of the extension ----
+
+# A database with objects of the role, which count their calls, and make the role a superuser if a
+# superuser calls them.
+sub beside_stranger
+{
+	my ($db, @before) = @_;
+
+	$host->safe_psql('postgres', "CREATE DATABASE $db");
+	$host->safe_psql('postgres', 'CREATE ROLE stranger');
+	$host->safe_psql($db, $_) foreach @before, <<'SQL';
+GRANT CREATE ON SCHEMA public TO stranger;
+SET ROLE stranger;
+CREATE SEQUENCE calls;
+CREATE FUNCTION rise() RETURNS bigint LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM pg_catalog.nextval('public.calls');
+    ALTER ROLE stranger SUPERUSER;
+    RETURN 0;
+END $$;
+CREATE FUNCTION rise_by_row() RETURNS trigger LANGUAGE plpgsql AS
+    'BEGIN PERFORM public.rise(); RETURN coalesce(NEW, OLD); END';
+SQL
+	return session($host, dbname => $db);
+}
+
+# Operators and functions that match the types of the scripts' operands, or nearly do, where
+# pg_catalog has others only.  They do what they should.
+my $operators = <<'SQL';
+SET ROLE stranger;
+CREATE FUNCTION same(oid, regclass) RETURNS boolean LANGUAGE plpgsql COST 0.0001 AS
+    'BEGIN PERFORM public.rise(); RETURN pg_catalog.oideq($1, $2); END';
+CREATE FUNCTION same(oid, integer) RETURNS boolean LANGUAGE plpgsql COST 0.0001 AS
+    'BEGIN PERFORM public.rise(); RETURN pg_catalog.oideq($1, $2::oid); END';
+CREATE OPERATOR = (LEFTARG = oid, RIGHTARG = regclass, FUNCTION = same);
+CREATE OPERATOR = (LEFTARG = oid, RIGHTARG = integer, FUNCTION = same);
+CREATE FUNCTION format(text, regprocedure) RETURNS text LANGUAGE plpgsql AS
+    'BEGIN PERFORM public.rise(); RETURN pg_catalog.format($1, $2); END';
+CREATE FUNCTION format(text, regprocedure, text, text) RETURNS text LANGUAGE plpgsql AS
+    'BEGIN PERFORM public.rise(); RETURN pg_catalog.format($1, $2, $3, $4); END';
+CREATE FUNCTION format(text, regprocedure, regrole) RETURNS text LANGUAGE plpgsql AS
+    'BEGIN PERFORM public.rise(); RETURN pg_catalog.format($1, $2, $3); END';
+SQL
+
+sub is_harmless
+{
+	my ($session, $what) = @_;
+
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	is($session->query("SELECT is_called, rolsuper FROM calls, pg_roles WHERE rolname = 'stranger'"), 'f|f', $what);
+	$session->query('SELECT setval($$calls$$, 1, false); ALTER ROLE stranger NOSUPERUSER');
+	return;
+}
+
+sub away_with_stranger
+{
+	my ($session, $db) = @_;
+
+	$session->quit;
+	$host->safe_psql('postgres', "DROP DATABASE $db");
+	$host->safe_psql('postgres', 'DROP ROLE stranger');
+	return;
+}
+
+foreach my $version (@earlier, $now)
+{
+	my $db = "beside_$version" =~ tr/./_/r;
+	my $updates = $version ne $now;
+	my $s = beside_stranger($db, $updates
+		? ("CREATE EXTENSION redlock_pg VERSION '$version'", 'REVOKE EXECUTE ON FUNCTION redlock_try FROM PUBLIC')
+		: ());
+
+	$host->safe_psql($db, $operators);
+	$host->safe_psql($db, $updates ? 'ALTER EXTENSION redlock_pg UPDATE' : 'CREATE EXTENSION redlock_pg');
+	is_harmless($s, "$version: " . ($updates ? 'an update' : 'an installation') . ' calls no operator or function of another role');
+	is($s->query("SELECT extversion FROM pg_extension WHERE extname = 'redlock_pg'"), $now, '... and has succeeded');
+	$s->query("SELECT redlock_acquire('n', scope => 'session')");
+	is($s->query('SELECT resource, state FROM redlock_locks WHERE pid = pg_backend_pid()'), 'n|held', '... as a view works');
+	is_harmless($s, '... which calls none either');
+	is($s->run('DROP OWNED BY stranger')->{message}, '', '... nor depends on any');
+	is(differences($s->query($inventory), $fresh), '', '... and all is as without the other role') unless $updates;
+	away_with_stranger($s, $db);
+}
+
+{
+	my $s = beside_stranger('beside', 'CREATE EXTENSION redlock_pg');
+
+	$s->query("SELECT redlock_acquire('n', scope => 'session'), redlock_acquire('s', scope => 'session', mode => 'shared')");
+	# of 0.2.0 with another's table of runs
+	$s->query('ALTER TABLE redlock_runs RENAME TO kept_runs');
+	$host->safe_psql('beside', <<'SQL');
+SET ROLE stranger;
+CREATE TABLE redlock_runs (LIKE kept_runs INCLUDING ALL);
+CREATE TRIGGER rise BEFORE INSERT ON redlock_runs FOR EACH ROW EXECUTE FUNCTION rise_by_row();
+SQL
+	is($s->run("CALL redlock_run('job', 'SELECT 1', record => true)")->{state}, '42P01', 'redlock_run with a table of runs of another role');
+	is_harmless($s, '... uses none of it');
+	$s->query('DROP TABLE redlock_runs; SET client_min_messages = warning; DROP EXTENSION redlock_pg');
+
+	# locks may outlive the objects by which the session acquired them
+	$s->query("CREATE EXTENSION redlock_pg VERSION '0.1.0'");
+	$host->safe_psql('beside', <<'SQL');
+SET ROLE stranger;
+CREATE VIEW redlock_shared_fences AS SELECT 'n'::text AS resource, rise() AS token;
+SQL
+	is($s->run("SELECT redlock_fence('n') = redlock_token('n')")->{out}, 't', '0.1.0: a fence works beside a view redlock_shared_fences of another role');
+	is_harmless($s, '... and does not read the view');
+	$s->query('DROP VIEW redlock_shared_fences');
+	$host->safe_psql('beside', <<'SQL');
+SET ROLE stranger;
+CREATE TABLE redlock_shared_fences (id uuid DEFAULT gen_random_uuid(), resource text, token bigint, passed_at timestamptz);
+INSERT INTO redlock_shared_fences VALUES (DEFAULT, 'n', 1, now()), (DEFAULT, 's', 1, now());
+CREATE TRIGGER rise BEFORE INSERT OR DELETE ON redlock_shared_fences FOR EACH ROW EXECUTE FUNCTION rise_by_row();
+SQL
+	is($s->run("SELECT redlock_fence('n') = redlock_token('n')")->{out}, 't', '0.1.0: a fence works beside a table redlock_shared_fences of another role');
+	is_harmless($s, '... and deletes none of its rows');
+	like($s->run("SELECT redlock_fence('s')")->{message}, qr/^schema "public" has no table redlock_shared_fences of redlock_pg/, '... the fence of a shared lock fails');
+	is_harmless($s, '... and writes no row');
+	$s->query("DROP TRIGGER rise ON redlock_shared_fences; INSERT INTO redlock_shared_fences VALUES (DEFAULT, 'n', 9223372036854775807, now())");
+	is($s->run("SELECT redlock_fence('n') = redlock_token('n')")->{out}, 't', '... its tokens do not count');
+	away_with_stranger($s, 'beside');
+}
 
 # An update before the restart meets the old library, which has no function of a new name.
 # Scripts of extensions run with this setting.

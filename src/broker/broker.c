@@ -207,7 +207,7 @@ make_pass(int64 now_us)
 
 	for (int i = 0; i < NODE_INDEXES; i++)
 		node_on_time(node_at(i), now_us, looked_us);
-	members_reopen_next(now_us);
+	members_reopen_next(registry_told(), now_us);
 	wake_at_us = members_due_us();
 	if (!driver->serves)
 		wake_at_us = Min(wake_at_us, serve_by_us);

@@ -444,17 +444,29 @@ members_tls_changed(void)
 			outdated |= CORE_BIT(i);
 }
 
+/*
+ * Closes the next node when the last one votes again, and when the next node has no unanswered
+ * command: a quorum must be left for each round.  Waits for redlock.node_timeout at most.
+ */
 void
-members_reopen_next(int64 now_us)
+members_reopen_next(core_mask told, int64 now_us)
 {
 	static int last = 0;
 	static int64 until_us = 0;
+	bool may_wait = now_us < until_us;
+	int next = last;
 
-	if (outdated == 0 || (now_us < until_us && node_is_tried(node_at(last))))
+	if (outdated == 0)
+		return;
+	if (may_wait && (node_is_tried(node_at(last)) ||
+					 (node_can_vote(node_at(last)) && !(told & CORE_BIT(last)))))
 		return;
 	do
-		last = (last + 1) % CORE_NODES_MAX;
-	while (!(outdated & CORE_BIT(last)));
+		next = (next + 1) % CORE_NODES_MAX;
+	while (!(outdated & CORE_BIT(next)));
+	if (may_wait && node_in_flight(node_at(next)) > 0)
+		return;
+	last = next;
 	outdated &= ~CORE_BIT(last);
 	if (node_at(last)->state == NODE_UNUSED)
 		return;

@@ -33,6 +33,9 @@
 
 #define NODE_TIMEOUT_US ((int64) redlock_node_timeout_ms * 1000)
 
+/* A host that asks for other hosts waits this long for the first lookup of a name, at least. */
+#define FIRST_LOOKUP_US INT64CONST(5000000)
+
 /* Pause between checks of a connection.  All connections are checked in the same pass. */
 #define CHECK_US INT64CONST(5000000)
 
@@ -373,7 +376,7 @@ start(RedisNode *node, int64 now_us)
 		return;
 	}
 	node->deadline_us = now_us + RESOLVE_US;
-	node->resolve_by_us = now_us + NODE_TIMEOUT_US;
+	node->resolve_by_us = now_us + Max(NODE_TIMEOUT_US, FIRST_LOOKUP_US);
 	node_set_state(node, NODE_RESOLVING, NULL);
 }
 

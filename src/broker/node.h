@@ -171,7 +171,7 @@ node_is_tried(const RedisNode *node)
 /*
  * Is the first attempt to reach this node under way, so that nobody knows yet whether the node is
  * within reach?  The first attempt tries each address of the node's name.  A lookup of the name
- * counts for redlock.node_timeout.
+ * counts for some seconds only.
  */
 static inline bool
 node_is_first_tried(const RedisNode *node, int64 now_us)

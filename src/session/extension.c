@@ -9,7 +9,9 @@
 #include "access/genam.h"
 #include "access/htup_details.h"
 #include "access/table.h"
+#include "catalog/dependency.h"
 #include "catalog/namespace.h"
+#include "catalog/pg_class.h"
 #include "catalog/pg_extension.h"
 #include "commands/extension.h"
 #include "nodes/pg_list.h"
@@ -39,6 +41,20 @@ extension_schema(Oid extension)
 	systable_endscan(scan);
 	table_close(catalog, AccessShareLock);
 	return schema;
+}
+
+Oid
+extension_table(const char *name, Oid schema)
+{
+	Oid table = get_relname_relid(name, schema);
+	Oid extension;
+
+	if (!OidIsValid(table) || get_rel_relkind(table) != RELKIND_RELATION)
+		return InvalidOid;
+	extension = get_extension_oid("redlock_pg", true);
+	if (!OidIsValid(extension) || getExtensionOfObject(RelationRelationId, table) != extension)
+		return InvalidOid;
+	return table;
 }
 
 char *

@@ -37,6 +37,7 @@
 #include "utils/timestamp.h"
 
 #include "protocol/permits.h"
+#include "session/extension.h"
 #include "session/fence.h"
 #include "shared/new_names.h"
 
@@ -51,6 +52,7 @@ static int64 read_newer(const char *schema, const char *resource);
 static void fail_newer(const char *resource, int64 token, int64 newer);
 static bool lock_shared(const char *schema, Datum resource, int64 *token);
 static int64 newest_shared(const char *schema, Datum resource);
+static bool has_shared_table(const char *schema);
 static void forget_shared(const char *schema, Datum resource, int64 token);
 static int execute(const char *format, const char *schema, int count, Datum *values,
 				   bool read_only);
@@ -82,6 +84,9 @@ fence_share(const char *schema, const char *resource, int64 token)
 	int64 exclusive;
 
 	PreventCommandIfReadOnly("redlock_fence()");
+	/* the session has the lock from a newer version of the extension, which was dropped */
+	if (!has_shared_table(schema))
+		elog(ERROR, "schema \"%s\" has no table redlock_shared_fences of redlock_pg", schema);
 	SPI_connect();
 	while (!lock_shared(schema, values[0], &exclusive))
 	{
@@ -144,24 +149,37 @@ lock_shared(const char *schema, Datum resource, int64 *token)
 	return true;
 }
 
-/*
- * Returns the newest shared token, committed or of this transaction; 0: none.  A database with the
- * objects of 0.1.0 has no shared locks.
- */
+/* Returns the newest shared token, committed or of this transaction; 0: none. */
 static int64
 newest_shared(const char *schema, Datum resource)
 {
 	bool null;
 	Datum token;
 
-	if (!OidIsValid(get_relname_relid("redlock_shared_fences", get_namespace_oid(schema, false))))
+	if (!has_shared_table(schema))
 		return 0;
-
 	(void) execute("SELECT pg_catalog.max(token) FROM %s.redlock_shared_fences"
 				   " WHERE resource OPERATOR(pg_catalog.=) $1",
 				   schema, 1, &resource, true);
 	token = SPI_getbinval(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1, &null);
 	return null ? 0 : DatumGetInt64(token);
+}
+
+/*
+ * A database with the objects of 0.1.0 has no such table, so a role with CREATE on the schema can
+ * make one.  Statements on that table would run the role's code with the rights of redlock_fence.
+ */
+static bool
+has_shared_table(const char *schema)
+{
+	static Oid known = InvalidOid; /* a table of redlock_pg: no later table has this OID */
+	const char name[] = "redlock_shared_fences";
+	Oid namespace = get_namespace_oid(schema, false);
+	Oid table = get_relname_relid(name, namespace);
+
+	if (table != known)
+		known = extension_table(name, namespace);
+	return OidIsValid(table) && table == known;
 }
 
 /*

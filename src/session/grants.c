@@ -12,16 +12,12 @@
  *
  * A grant belongs to the role with its OID: a later role of the same name gains nothing.  The name
  * of the role is for dumps.
- *
- * A role with CREATE on the schema can make a table of this name, so a table counts only as a
- * member of the extension.
  */
 #include "postgres.h"
 
 #include "access/genam.h"
 #include "access/htup_details.h"
 #include "access/table.h"
-#include "catalog/dependency.h"
 #include "catalog/pg_class.h"
 #include "catalog/pg_type.h"
 #include "commands/extension.h"
@@ -31,7 +27,6 @@
 #include "utils/acl.h"
 #include "utils/builtins.h"
 #include "utils/inval.h"
-#include "utils/lsyscache.h"
 #include "utils/memutils.h"
 #include "utils/rel.h"
 #include "utils/syscache.h"
@@ -263,14 +258,10 @@ static Oid
 find_table(void)
 {
 	Oid extension = get_extension_oid("redlock_pg", true);
-	Oid table;
 
 	if (!OidIsValid(extension))
 		return InvalidOid;
-	table = get_relname_relid("redlock_grants", extension_schema(extension));
-	if (!OidIsValid(table) || getExtensionOfObject(RelationRelationId, table) != extension)
-		return InvalidOid;
-	return table;
+	return extension_table("redlock_grants", extension_schema(extension));
 }
 
 bool

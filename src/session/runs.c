@@ -28,6 +28,7 @@
 #include "utils/syscache.h"
 
 #include "session/ask_hosts.h"
+#include "session/extension.h"
 #include "session/loss.h"
 #include "session/run_notes.h"
 #include "session/runs.h"
@@ -435,7 +436,7 @@ become_owner(Oid schema, Oid *user, int *context)
 static Oid
 find_table(Oid schema)
 {
-	return get_relname_relid("redlock_runs", schema);
+	return extension_table("redlock_runs", schema);
 }
 
 /*
