@@ -237,8 +237,8 @@ make_pass(int64 now_us)
 }
 
 /*
- * Serves requests when a quorum of nodes has told of other hosts, or when the time for this is over.
- * Returns true if the driver begins to serve now.
+ * Serves requests when a quorum of nodes has told of other hosts, or when the time for this is
+ * over. Returns true if the driver begins to serve now.
  */
 static bool
 begin_to_serve(int64 now_us)
@@ -429,8 +429,7 @@ on_change(RedisNode *node, NodeState before)
 	if (node->state == before)
 		return;
 	/* entries name the nodes on duty; a dead node is tried each second, and costs no beat */
-	registry_changed(was_on_duty != node_is_on_duty(node) ||
-					 !registry_may_ask(redlock_clock_us()));
+	registry_changed(was_on_duty != node_is_on_duty(node) || !registry_may_ask(redlock_clock_us()));
 	if (node->state == NODE_QUARANTINED)
 		node_stats_count(&node_stats[node->index].quarantines);
 	if (before == NODE_HANDSHAKE && node_is_on_duty(node))

@@ -257,7 +257,8 @@ is_answered(int64_t *asked_us)
 		}
 		else if (node_can_send(node_at(i)))
 			return false;
-		else if (!lease_table->standing.begun && node_is_first_tried(node_at(i), redlock_clock_us()))
+		else if (!lease_table->standing.begun &&
+				 node_is_first_tried(node_at(i), redlock_clock_us()))
 		{
 			if (node_at(i)->state == NODE_RESOLVING)
 				beat_by(node_at(i)->resolve_by_us);

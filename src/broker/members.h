@@ -47,9 +47,9 @@ extern void members_close_left(int64 now_us);
 /*
  * The settings redlock.tls_* have changed: all nodes with TLS are connected again.
  *
- * Nodes on duty with new URLs or TLS settings are connected again one by one, while the others serve
- * leases.  members_reopen_next connects the next node; the broker calls it in each pass.  told: the
- * nodes that have told of other hosts.
+ * Nodes on duty with new URLs or TLS settings are connected again one by one, while the others
+ * serve leases.  members_reopen_next connects the next node; the broker calls it in each pass.
+ * told: the nodes that have told of other hosts.
  */
 extern void members_tls_changed(void);
 extern void members_reopen_next(core_mask told, int64 now_us);

@@ -126,13 +126,13 @@ typedef struct RedisNode
 
 	char address[RESOLVED_MAX][RESOLVER_ADDRESS_SIZE]; /* numeric */
 	int addresses;
-	int untried;       /* addresses left before a new lookup */
-	int next_address;  /* the next one to try */
-	int used_address;  /* address of the connection */
-	int failures;      /* failures in a row */
-	int64 deadline_us; /* RESOLVING; then one for CONNECTING and HANDSHAKE together */
+	int untried;         /* addresses left before a new lookup */
+	int next_address;    /* the next one to try */
+	int used_address;    /* address of the connection */
+	int failures;        /* failures in a row */
+	int64 deadline_us;   /* RESOLVING; then one for CONNECTING and HANDSHAKE together */
 	int64 resolve_by_us; /* RESOLVING: nobody waits for the lookup any longer */
-	int64 retry_at_us; /* BACKING_OFF, REFUSED */
+	int64 retry_at_us;   /* BACKING_OFF, REFUSED */
 
 	int64 began_us;    /* start of the connection */
 	int64 made_in_us;  /* duration until the end of the handshake */

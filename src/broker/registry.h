@@ -32,8 +32,8 @@
 extern void registry_init(void);
 
 /*
- * To be called when a node's state or this host's settings have changed.  tell: a beat follows soon,
- * because other hosts must learn of the change.
+ * To be called when a node's state or this host's settings have changed.  tell: a beat follows
+ * soon, because other hosts must learn of the change.
  */
 extern void registry_changed(bool tell);
 

@@ -32,8 +32,8 @@ extern bool session_acquire(const LockRequest *request);
 
 /*
  * Records the fencing token of a lock at call scope, now and before each commit of a transaction
- * with effects, until a transaction has ended in which no run relied on the lock.  The commits record
- * with the rights of the present user.  Errors: as fence_record.
+ * with effects, until a transaction has ended in which no run relied on the lock.  The commits
+ * record with the rights of the present user.  Errors: as fence_record.
  */
 extern void session_fence(uint64 hash, const char *name, const char *schema);
 

@@ -152,8 +152,8 @@ on_xact(XactEvent event, void *arg)
  * recorded their tokens before their work (session_fence).  If a newer holder has recorded its
  * token since, raises an error: an older holder cannot commit.  Returns true if there was a token.
  *
- * The user is the user of the call: the committing role may lack rights that the owner of a SECURITY
- * DEFINER function had.  After an error, the abort of the transaction sets the user back.
+ * The user is the user of the call: the committing role may lack rights that the owner of a
+ * SECURITY DEFINER function had.  After an error, the abort of the transaction sets the user back.
  */
 static bool
 record_fences(void)

@@ -311,20 +311,20 @@ check_grants(Diagnosis *diagnosis)
 	bool is_there = grants_count(&count);
 
 	if (count.dropped > 0)
-		diagnose_add(
-			diagnosis, DIAGNOSE_WARNING,
-			psprintf("Grants of dropped roles in redlock_grants: %d.", count.dropped),
-			psprintf(
-				"Run SELECT %s(role_id, pattern) FROM %s WHERE role_id NOT IN (SELECT oid FROM "
-				"pg_roles).",
-				extension_name("redlock_revoke"), extension_name("redlock_grants")));
+		diagnose_add(diagnosis, DIAGNOSE_WARNING,
+					 psprintf("Grants of dropped roles in redlock_grants: %d.", count.dropped),
+					 psprintf("Run SELECT %s(role_id::regrole, pattern) FROM %s WHERE role_id NOT "
+							  "IN (SELECT oid FROM "
+							  "pg_roles).",
+							  extension_name("redlock_revoke"), extension_name("redlock_grants")));
 	if (count.renamed > 0)
 		diagnose_add(
 			diagnosis, DIAGNOSE_WARNING,
 			psprintf("Grants of renamed roles in redlock_grants, which pg_dump leaves out: "
 					 "%d.",
 					 count.renamed),
-			psprintf("Run SELECT %s(role_id, pattern) FROM %s WHERE role_id IN (SELECT oid FROM "
+			psprintf("Run SELECT %s(role_id::regrole, pattern) FROM %s WHERE role_id IN (SELECT "
+					 "oid FROM "
 					 "pg_roles).",
 					 extension_name("redlock_grant"), extension_name("redlock_grants")));
 	if (redlock_restrict && count.all == 0)
