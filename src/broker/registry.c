@@ -41,8 +41,10 @@ static int64 beat_us; /* time of the last beat */
 static core_mask beat_out;
 static bool begun = false; /* probed once */
 static bool left = false;
+static int64 held_since_us = 0; /* see awaits_node; 0: no beat is held back */
 
 static bool still_counts(const RedisNode *node);
+static bool awaits_node(int64 now_us);
 static void plan_beat(int64 now_us);
 static void beat(int64 now_us);
 static void meet(const RedisNode *node);
@@ -106,15 +108,33 @@ int64
 registry_on_time(int64 now_us)
 {
 	int64 pages_us;
+	bool is_held_back;
 
 	plan_beat(now_us);
-	if (!left && now_us >= beat_due_us())
+	is_held_back = awaits_node(now_us);
+	if (!left && !is_held_back && now_us >= beat_due_us())
 	{
 		beat(now_us);
 		plan_beat(now_us); /* the node inside the server has answered, and may want another */
 	}
 	pages_us = host_pages_on_time(begun, now_us);
-	return left ? PG_INT64_MAX : Min(beat_due_us(), pages_us);
+	return left ? PG_INT64_MAX
+				: Min(is_held_back ? held_since_us + BEAT_LEAST_US : beat_due_us(), pages_us);
+}
+
+/*
+ * Are beats held back, for BEAT_LEAST_US at most, for a voting node whose connection has just
+ * broken?  An entry without the node would take the node's vote until the next beat (still_counts),
+ * and the connection is made again at once.
+ */
+static bool
+awaits_node(int64 now_us)
+{
+	if ((nodes_that(node_is_back_soon) & nodes_told() & members()) == 0)
+		held_since_us = 0;
+	else if (held_since_us == 0)
+		held_since_us = now_us;
+	return held_since_us != 0 && now_us < held_since_us + BEAT_LEAST_US;
 }
 
 static void
