@@ -85,7 +85,7 @@ my $holder_id = host_id($holder);
 
 sub entries { return { map { $_ => last_beat($holder_id, $_) } @_ }; }
 
-# Waits until the host has written its entry again at these nodes, since the times in %$before.
+# Waits for new entries of the host at these nodes, newer than the times in %$before.
 sub wait_entries
 {
 	my ($what, $before, @nodes) = @_;

@@ -60,7 +60,7 @@ $_->resume foreach @nodes;
 $_->quit foreach @sessions;
 wait_nodes_ready($host, 3);
 
-# ---- the end of a session that has lost its lease, and has temporary tables ----
+# ---- a session with temporary tables ends after the loss of its lease ----
 
 # PostgreSQL drops these tables in a transaction, before this session's locks are released.
 foreach my $end ('quit', 'terminate')

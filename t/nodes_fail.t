@@ -323,7 +323,7 @@ $_->stop for $host_a, $host_b;
 	my $host = redlock_cluster('idle', nodes => [ $dead, $live, $third ], conf => $conf);
 	my $address = $dead->address;
 	my $attempts = sub { return $host->safe_psql('postgres', "SELECT connection_errors FROM redlock_stat_nodes WHERE node = '$address'"); };
-	# an idle host checks its connections by INFO, so that each EVALSHA is a beat
+	# an idle host checks connections by INFO: each EVALSHA is a beat
 	my $beats = sub { return ($live->cli(qw(INFO commandstats)) =~ /^cmdstat_evalsha:calls=(\d+)/m)[0]; };
 
 	wait_until(sub { psql_result($host, "SELECT redlock_try('settings')")->{out} eq 't' }, 'a host has asked the nodes about other hosts');
@@ -333,7 +333,7 @@ $_->stop for $host_a, $host_b;
 	wait_until(sub { $attempts->() >= 6 }, 'the broker tries to connect to a dead node');
 	my ($attempts_before, $beats_before) = ($attempts->(), $beats->());
 	wait_until(sub { $attempts->() >= $attempts_before + 10 }, 'again and again');
-	# a beat each ten seconds, and one that tells of the dead node
+	# a beat each ten seconds; another beat tells of the dead node
 	cmp_ok($beats->() - $beats_before, '<=', 3, 'and beats rarely at a live node');
 	$host->stop;
 }

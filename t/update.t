@@ -373,8 +373,8 @@ SQL
 	return session($host, dbname => $db);
 }
 
-# Operators and functions that match the types of the scripts' operands, or nearly do, where
-# pg_catalog has others only.  They do what they should.
+# Operators and functions with the types of the scripts' operands, or similar types.  pg_catalog
+# lacks an exact match.  Each result is right.
 my $operators = <<'SQL';
 SET ROLE stranger;
 CREATE FUNCTION same(oid, regclass) RETURNS boolean LANGUAGE plpgsql COST 0.0001 AS

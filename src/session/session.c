@@ -587,7 +587,7 @@ run_utility(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
 	if (IsA(statement, DiscardStmt) && ((DiscardStmt *) statement)->target == DISCARD_ALL)
 	{
 		next_ProcessUtility(pstmt, queryString, readOnlyTree, context, params, queryEnv, dest, qc);
-		release_all(false); /* DISCARD ALL is alone in its transaction, so no work was lost */
+		release_all(false); /* the transaction of DISCARD ALL has no other work */
 	}
 	else
 		next_ProcessUtility(pstmt, queryString, readOnlyTree, context, params, queryEnv, dest, qc);
