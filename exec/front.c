@@ -183,8 +183,8 @@ command_stopped(int number)
 	if (!wants_terminal || !(had_terminal || has_terminal(getpgrp())))
 	{
 		give_terminal(watch->group, getpgrp());
-		if (!stop_self(number))
-			return;
+		if (!stop_self(number) && number != SIGTSTP)
+			return; /* to continue the command would stop the command again */
 	}
 	if (wants_terminal || had_terminal)
 		give_terminal(getpgrp(), watch->group);
@@ -317,7 +317,7 @@ front_run(PGconn *conn, const Options *options, const Grant *grant)
 				 watch->message[0] != '\0' ? ": " : "", watch->message);
 		return EXIT_LOST;
 	}
-	if (watch->lost_at_end || watch_reason(watch) == END_LOST)
+	if (watch->lost_at_end || watch_reason(watch) == END_LOST || watch_reason(watch) == END_SESSION)
 	{
 		complain("lock \"%s\": the lease was lost before the command ended", options->name);
 		return EXIT_LOST;

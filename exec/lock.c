@@ -12,6 +12,8 @@
 
 #include "redlock_exec.h"
 
+#define KEEPALIVES_IDLE_MAX_S 32767 /* the limit of Linux */
+
 static char last_error[500];
 static bool session_ended; /* the server said so */
 
@@ -62,10 +64,20 @@ receive_notice(void *arg, const PGresult *result)
 PGconn *
 lock_connect(const Options *options)
 {
-	/* later ones count, and the connection string may be anywhere */
-	const char *keywords[] = {"fallback_application_name", "dbname", "host", "port", "user", NULL};
-	const char *values[] = {"redlock-exec", options->dbname, options->host,
-							options->port,  options->user,   NULL};
+	/*
+	 * Later ones count, and the connection string may be anywhere.  The encoding of the database is
+	 * no encoding of the name: databases of two hosts may differ in it.
+	 */
+	const char *encoding = getenv("PGCLIENTENCODING");
+	const char *keywords[] = {
+		"fallback_application_name", "client_encoding", "dbname", "host", "port", "user", NULL};
+	const char *values[] = {"redlock-exec",
+							encoding != NULL ? encoding : "UTF8",
+							options->dbname,
+							options->host,
+							options->port,
+							options->user,
+							NULL};
 	PGconn *conn = PQconnectdbParams(keywords, values, 1);
 
 	if (PQstatus(conn) != CONNECTION_OK)
@@ -122,6 +134,24 @@ integer_of(const PGresult *result, int column)
 	return strtoll(PQgetvalue(result, 0, column), NULL, 10);
 }
 
+/*
+ * A server that gives up a silent client before the ttl is over would release the lock while the
+ * command runs.  Sets this limit of TCP to the ttl if the limit is shorter; 0 is the default of the
+ * system, for a Unix socket, too.
+ */
+static void
+outlast_ttl(PGconn *conn, const Options *options, const char *name, int64_t limit)
+{
+	char number[24];
+	const char *values[] = {name, number};
+
+	snprintf(number, sizeof(number), "%lld", (long long) limit);
+	PQclear(execute(conn, options,
+					"SELECT set_config(name, $2::text, false) FROM pg_settings"
+					" WHERE name = $1 AND setting::bigint BETWEEN 1 AND $2::bigint - 1",
+					2, values));
+}
+
 void
 lock_acquire(PGconn *conn, const Options *options, Grant *grant)
 {
@@ -158,6 +188,10 @@ lock_acquire(PGconn *conn, const Options *options, Grant *grant)
 				 (long long) grant->ttl_us / 1000);
 	}
 	PQclear(result);
+	outlast_ttl(conn, options, "tcp_user_timeout", grant->ttl_us / 1000 + 1);
+	outlast_ttl(conn, options, "tcp_keepalives_idle",
+				grant->ttl_us / 1000000 < KEEPALIVES_IDLE_MAX_S ? grant->ttl_us / 1000000 + 1
+																: KEEPALIVES_IDLE_MAX_S);
 
 	/* a procedure waits without a snapshot */
 	PQclear(execute(conn, options,

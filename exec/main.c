@@ -53,7 +53,7 @@ static const char help[] =
 	"  120  usage: wrong options\n"
 	"  121  skipped: another session holds the lock\n"
 	"  122  no quorum: too few nodes answered\n"
-	"  123  lost: the lock was lost, and the command was ended\n"
+	"  123  lost: the lock was lost before the command ended\n"
 	"  125  another failure, such as no connection\n"
 	"  126  the command can't be executed\n"
 	"  127  the command was not found\n"

@@ -136,8 +136,8 @@ extern void watch_extend(Watch *watch, int64_t kill_at_us);
 
 /*
  * Ends the group: TERM now, and KILL after kill_after_us or at kill_at_us.  KILL now where no time
- * is left: without a lease (END_LOST, END_SESSION), and if kill_after_us is 0.  Does nothing if the
- * end has begun.
+ * is left: without a lease (END_LOST, END_SESSION), and if kill_after_us is 0.  If the end has
+ * begun, the first reason stays, and only the loss of the lease hastens KILL.
  */
 extern void watch_end(Watch *watch, EndReason reason, const char *message);
 

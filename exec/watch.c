@@ -130,11 +130,14 @@ watch_end(Watch *watch, EndReason reason, const char *message)
 	bool at_once = reason == END_LOST || reason == END_SESSION || watch->kill_after_us == 0;
 	int64_t by_us = clock_us() + (at_once ? 0 : watch->kill_after_us);
 
-	if (!__atomic_compare_exchange_n(&watch->reason, &none, reason, false, __ATOMIC_SEQ_CST,
-									 __ATOMIC_SEQ_CST))
+	if (__atomic_compare_exchange_n(&watch->reason, &none, reason, false, __ATOMIC_SEQ_CST,
+									__ATOMIC_SEQ_CST))
+	{
+		if (message != NULL)
+			snprintf(watch->message, sizeof(watch->message), "%s", message);
+	}
+	else if (!at_once)
 		return;
-	if (message != NULL)
-		snprintf(watch->message, sizeof(watch->message), "%s", message);
 	if (by_us < kill_at(watch))
 		watch_extend(watch, by_us);
 	if (at_once)
@@ -166,42 +169,58 @@ watch_act(Watch *watch)
 }
 
 /*
+ * Does a process of the group with this number run?  A process whose first thread has ended is a
+ * zombie with other threads.
+ */
+static bool
+is_in_group(const char *pid, pid_t group)
+{
+	char path[300];
+	char stat[512];
+	char *after_name;
+	size_t length;
+	FILE *file;
+	char state;
+	int its_group;
+	int threads;
+
+	snprintf(path, sizeof(path), "/proc/%s/stat", pid);
+	if ((file = fopen(path, "re")) == NULL)
+		return false;
+	length = fread(stat, 1, sizeof(stat) - 1, file);
+	fclose(file);
+	stat[length] = '\0';
+	/* the name of the program may have blanks and parentheses */
+	after_name = strrchr(stat, ')');
+	return after_name != NULL &&
+		   sscanf(after_name,
+				  ") %c %*d %d %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %d", &state,
+				  &its_group, &threads) == 3 &&
+		   its_group == group && state != 'X' && (state != 'Z' || threads > 1);
+}
+
+/*
  * kill(-group, 0) can't tell: it finds the unreaped leader as well.  So this reads /proc, once from
- * begin to end.  Returns true if /proc can't be read.
+ * begin to end, and looks first at the process found last.  Returns true if /proc can't be read.
  */
 static bool
 group_has_process(pid_t group)
 {
-	DIR *dir = opendir("/proc");
+	static char last[300];
+	DIR *dir;
 	struct dirent *entry;
 	bool found = false;
 
-	if (dir == NULL)
+	if (last[0] != '\0' && is_in_group(last, group))
+		return true;
+	if ((dir = opendir("/proc")) == NULL)
 		return true;
 	while (!found && (entry = readdir(dir)) != NULL)
 	{
-		char path[300];
-		char stat[512];
-		char *after_name;
-		size_t length;
-		FILE *file;
-		char state;
-		int parent;
-		int its_group;
-
-		if (entry->d_name[0] < '1' || entry->d_name[0] > '9')
-			continue;
-		snprintf(path, sizeof(path), "/proc/%s/stat", entry->d_name);
-		if ((file = fopen(path, "re")) == NULL)
-			continue;
-		length = fread(stat, 1, sizeof(stat) - 1, file);
-		fclose(file);
-		stat[length] = '\0';
-		/* the name of the program may have blanks and parentheses */
-		after_name = strrchr(stat, ')');
-		found = after_name != NULL &&
-				sscanf(after_name, ") %c %d %d", &state, &parent, &its_group) == 3 &&
-				its_group == group && state != 'Z' && state != 'X';
+		found =
+			entry->d_name[0] >= '1' && entry->d_name[0] <= '9' && is_in_group(entry->d_name, group);
+		if (found)
+			snprintf(last, sizeof(last), "%s", entry->d_name);
 	}
 	closedir(dir);
 	return found;

@@ -153,6 +153,17 @@ wait_until(sub { beat_log('a_slow') =~ /^TERM$/m }, 'the child gets TERM');
 kill 'CONT', $backend;
 wait_until(sub { is_dead($runs{command}) && is_dead($runs{keeper}) }, 'a late answer: the child ends soon after TERM', 20);
 
+# The end has begun, and then the server releases the lock: the rest of the grace is void.
+%runs = (name => 'hasty', a => exec_start($host_a, [ '--ttl=60s', '--kill-after=20s', 'hasty' ],
+		[ 'sh', '-c', '"$@" & wait; wait', 'sh', @{ beats('a_hasty', 'TERM') } ]));
+wait_until(sub { beat_log('a_hasty') =~ /^start/m }, 'a child of the command runs');
+($runs{command}) = beat_log('a_hasty') =~ /^start (\d+)/m;
+wait_until(sub { $runs{keeper} = $runs{a}->keeper }, 'its keeper is there');
+kill 'KILL', $runs{a}->pid;
+wait_until(sub { beat_log('a_hasty') =~ /^TERM$/m }, 'the child gets TERM');
+$host_a->safe_psql('postgres', "SELECT pg_terminate_backend(pid) FROM redlock_locks WHERE resource = 'hasty'");
+wait_until(sub { is_dead($runs{command}) && is_dead($runs{keeper}) }, 'a terminated session: the child ends at once', 10);
+
 # ---- the command heeds TERM, or is stopped ----
 
 %runs = start_runs(catch => 'USR1');
@@ -195,6 +206,18 @@ wait_nodes_ready($_, 3) foreach $host_a, $host_b;
 $host_a->safe_psql('postgres', "SELECT pg_terminate_backend(pid) FROM redlock_locks WHERE resource = '$runs{name}'");
 is_lost('terminated session', qr/server ended the session: terminating connection/, '', %runs);
 wait_until(sub { beat_log("b_$runs{name}") =~ /^start/m }, 'B gets the lock');
+stop_beats("b_$runs{name}", 0);
+is($runs{b}->code, 0, 'B ends well');
+
+# The command ends by itself, before the keeper has read the server's last words.
+%runs = start_runs(arguments => [ '--ttl=60s', '--kill-after=1s' ]);
+kill 'STOP', $runs{keeper};
+$host_a->safe_psql('postgres', "SELECT pg_terminate_backend(pid) FROM redlock_locks WHERE resource = '$runs{name}'");
+wait_until(sub { beat_log("b_$runs{name}") =~ /^start/m }, 'B gets the lock');
+stop_beats("a_$runs{name}", 0);
+wait_until(sub { is_dead($runs{command}) }, 'the command of A ends');
+kill 'CONT', $runs{keeper};
+is($runs{a}->code, 123, 'a session terminated before the end of the command: lost');
 stop_beats("b_$runs{name}", 0);
 is($runs{b}->code, 0, 'B ends well');
 

@@ -5,7 +5,8 @@
 # closed, taken by the connection; two runs at a time; a token missing or of another lock; a command
 # inheriting the connection, blocked signals or a closed standard input; a signal that ends
 # redlock-exec and not the command; a lock released while processes of the group still run, or kept
-# afterwards; a role's statement_timeout ending the wait.
+# afterwards; a role's statement_timeout ending the wait; a server that gives up the connection, and
+# so releases the lock, while the lease lasts; another lock in a database of another encoding.
 
 use strict;
 use warnings;
@@ -16,7 +17,7 @@ use RedlockTest;
 use Test::More;
 
 my @nodes = redis_nodes(3);
-my $host = redlock_cluster('a', nodes => \@nodes, conf => "redlock.ttl = '10s'");
+my $host = redlock_cluster('a', nodes => \@nodes, conf => "redlock.ttl = '10s'\nlisten_addresses = '127.0.0.1'");
 my $other = session($host);
 
 sub output_of
@@ -209,7 +210,64 @@ wait_until(sub { beat_log('dies') =~ /^start/m }, 'a command that catches nothin
 kill 'TERM', $run->pid;
 is($run->code, 128 + 15, 'TERM ends it');
 
+# ---- the connection ----
+
+# A name in UTF-8 means the same lock from a database of any encoding.
+$other->query("CREATE DATABASE latin TEMPLATE template0 ENCODING 'LATIN1' LC_COLLATE 'C' LC_CTYPE 'C'");
+$host->safe_psql('latin', 'CREATE EXTENSION redlock_pg');
+$other->query("SET client_encoding = 'UTF8'; BEGIN; SELECT redlock_acquire('gr\xc3\xb6\xc3\x9fe')");
+is(exec_code($host, [ '-d', $host->connstr('latin'), "gr\xc3\xb6\xc3\x9fe" ], ['true']), 121, 'UTF-8, in a database in LATIN1');
+{
+	local $ENV{PGCLIENTENCODING} = 'LATIN1';
+	is(exec_code($host, [ '-d', $host->connstr('latin'), "gr\xf6\xdfe" ], ['true']), 121, '... and as PGCLIENTENCODING says');
+}
+$other->query('COMMIT');
+
+# The server gives up no silent client before the ttl is over.
+$other->query('CREATE SCHEMA spy; CREATE TABLE spy.limits (name text, setting text)');
+$other->query(<<'SQL');
+CREATE PROCEDURE spy.redlock_lock(resource text, wait interval = NULL, ttl interval = NULL,
+    scope redlock_scope = 'session', hold_at_least interval = NULL, hold_at_most interval = NULL,
+    keep_idle interval = NULL, mode text = 'exclusive', permits integer = 1) LANGUAGE plpgsql AS $$
+BEGIN
+    INSERT INTO spy.limits SELECT s.name, s.setting FROM pg_settings s
+     WHERE s.name IN ('tcp_keepalives_idle', 'tcp_user_timeout');
+    CALL public.redlock_lock(resource, ttl => ttl);
+END $$
+SQL
+
+sub limits_of
+{
+	my ($settings, @arguments) = @_;
+	my $options = join ' ', map { "-c $_" } 'search_path=spy,public', @$settings;
+
+	$other->query('TRUNCATE spy.limits');
+	output_of([ '-d', "dbname=postgres options='$options'", '-h', '127.0.0.1', '-p', $host->port, @arguments, 'job' ], ['true']);
+	return $other->query("SELECT string_agg(name || ' ' || setting, ', ' ORDER BY name) FROM spy.limits");
+}
+
+is(limits_of([qw(tcp_keepalives_idle=1 tcp_user_timeout=100)]),
+	'tcp_keepalives_idle 11, tcp_user_timeout 10001', 'limits shorter than the ttl are raised');
+is(limits_of([qw(tcp_keepalives_idle=15 tcp_user_timeout=15000)], '--ttl=20s'),
+	'tcp_keepalives_idle 21, tcp_user_timeout 20001', 'the ttl of the options counts');
+is(limits_of([qw(tcp_keepalives_idle=300 tcp_user_timeout=0)]),
+	'tcp_keepalives_idle 300, tcp_user_timeout 0', 'others stay');
+
 # ---- processes that outlive the command ----
+
+SKIP:
+{
+	skip 'no python3 here', 3 unless -x '/usr/bin/python3';
+	my $go = beat_path('thread') . '.go';
+	my $thread = "import ctypes, os, threading, time\n"
+	  . "def wait():\n  while not os.path.exists('$go'): time.sleep(0.01)\n"
+	  . "threading.Thread(target=wait).start()\nctypes.CDLL(None).pthread_exit(None)\n";
+	$run = exec_start($host, ['job'], [ 'sh', '-c', '/usr/bin/python3 -c "$1" & echo $! && exit 5', 'sh', $thread ]);
+	wait_until(sub { $run->out =~ /^(\d+)\n/ && slurp_file("/proc/$1/stat") =~ /\) Z / }, 'the first thread of a process has ended');
+	is(exec_code($host, ['job'], ['true']), 121, 'the lock is held while another thread runs');
+	append_to_file($go, '');
+	is($run->code, 5, 'and released afterwards');
+}
 
 my $late = beat_path('late');
 $run = exec_start($host, ['job'],

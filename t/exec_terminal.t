@@ -2,7 +2,8 @@
 #
 # Protects from: a command that can't read from the terminal; control-C that ends redlock-exec and
 # not the command; control-Z that does not give the shell back, or costs the lock; a terminal that
-# stays with the group of the command; a command in the background that takes the terminal.
+# stays with the group of the command; a command in the background that takes the terminal; a command
+# stopped for ever where no shell could continue it.
 
 use strict;
 use warnings;
@@ -111,6 +112,32 @@ type_in("\cD", qr/prompt> /, 'and comes to the end');
 type_in("exit\n", qr/exit/, 'the shell ends');
 close $pty;
 waitpid $shell, 0;
+# The front leads a session, as under "ssh -t" or in a container: nobody could continue a stopped job.
+$seen = '';
+$pty = IO::Pty->new;
+my $front = fork // die "fork: $!";
+if ($front == 0)
+{
+	$pty->make_slave_controlling_terminal;
+	my $slave = $pty->slave;
+	untie *STDOUT;
+	untie *STDERR;
+	open STDIN,  '<&', $slave;
+	open STDOUT, '>&', $slave;
+	open STDERR, '>&', $slave;
+	close $pty;
+	exec exec_program($host), '-d', $host->connstr('postgres'), 'job', '--', 'cat' or POSIX::_exit(99);
+}
+$pty->close_slave;
+$pty->blocking(0);
+type_in("first\n", qr/first\r.*first\r/s, 'a front without a shell: the command reads');
+is_held('and holds the lock');
+type_in("\cZ", qr/\^Z/, 'control-Z');
+type_in("second\n", qr/second\r.*second\r/s, 'does not stop the command');
+syswrite $pty, "\cC";
+wait_until(sub { waitpid($front, POSIX::WNOHANG()) == $front }, 'control-C ends it');
+is($? >> 8, 130, 'with the code of the signal');
+
 is(session_count($host), 0, 'no session is left');
 
 done_testing();
