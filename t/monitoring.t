@@ -53,9 +53,9 @@ foreach my $command (
 # ---- the servers ----
 
 my @nodes = map { redis_node(conf => [qw(--maxmemory 1gb)]) } 1 .. 3;
-my $host = redlock_cluster('a', nodes => \@nodes, conf => "cluster_name = 'a'");
+my $host = redlock_cluster('a', nodes => \@nodes, conf => "cluster_name = 'a'\nlisten_addresses = '127.0.0.1'");
 my $s = session($host);
-my $url = sprintf 'postgres://monitor@/postgres?host=%s&port=%s&sslmode=disable', $host->host, $host->port;
+my $url = sprintf 'postgres://monitor@127.0.0.1:%s/postgres?sslmode=disable', $host->port;
 
 # As docs/how-to/monitoring.md says.
 $host->safe_psql('postgres', 'CREATE ROLE monitor LOGIN; CREATE POLICY monitor ON redlock_runs FOR SELECT TO monitor USING (true)');
@@ -153,6 +153,7 @@ wait_value('redlock_locks_current{state="held"}', 1);
 wait_value('redlock_stats_locks', 1);
 is(value('redlock_stats_granted_total > 2'), 3, 'grants');
 is(value('redlock_stats_broker_up'), 1, 'a broker');
+is((found('redlock_stats_broker_up'))[0]{instance}, '127.0.0.1:' . $host->port, 'the instance is the server, not the exporter');
 is(value("redlock_quorum_$_->[0]\{list=\"now\"}"), $_->[1], $_->[0]) foreach [ nodes => 3 ], [ nodes_ready => 3 ], [ nodes_required => 2 ];
 is(value('count(redlock_nodes_ready == 1)'), 3, 'all nodes are ready');
 is(value('count(redlock_nodes_rtt_seconds > 0 < 10)'), 3, 'answer times in seconds');
@@ -199,6 +200,18 @@ ok(IPC::Run::run([qw(promtool check metrics)], '<', \$text, '>&', \$out), 'promt
 my $raw = get("http://127.0.0.1:$port{exporter}/metrics");
 my $own = join '', grep { /sql_redlock/ && !/sql_$histogram/ } split /^/, $raw;    # its form has no histograms
 ok(IPC::Run::run([qw(promtool check metrics)], '<', \$own, '>&', \$out), 'and the output of the exporter') or diag($out);
+
+# ---- two servers and one exporter: their series must differ ----
+
+my $second = redlock_cluster('b', nodes => \@nodes, conf => "cluster_name = 'b'\nlisten_addresses = '127.0.0.1'");
+$second->safe_psql('postgres', 'CREATE ROLE monitor LOGIN');
+my $free = PostgreSQL::Test::Cluster::get_free_port();
+my $two = "$dir/two_servers.yml";
+append_to_file($two, slurp_file($exporter_conf) =~ s{^( *- )\Q$url\E\n}{$1$url\n$1postgres://monitor\@127.0.0.1:@{[$second->port]}/postgres?sslmode=disable\n}mr);
+start('two_servers', 'prometheus-sql-exporter', '-config.file', $two, '-web.listen-address', "127.0.0.1:$free");
+wait_until(sub { 2 == (() = (get("http://127.0.0.1:$free/metrics") // '') =~ /^sql_redlock_stats\{.*col="broker_up".* 1$/mg) },
+	'one exporter tells the metrics of both') or diag(slurp_file("$dir/two_servers.log"));
+$second->stop;
 
 # ---- the other forms ----
 
