@@ -327,6 +327,9 @@ fail_acquire(core_lease *lease, const core_event *event, bool unreachable, core_
 			min_us(lease->next_at_us, lease->free_at_us + event->random % spread_us);
 	if (lease->once)
 		lease->next_at_us = min_us(lease->next_at_us, lease->recall_until_us);
+	else if (unreachable && lease->patience_us < INT64_MAX)
+		lease->next_at_us =
+			min_us(lease->next_at_us, lease->unreachable_since_us + lease->patience_us);
 	out->outcome = CORE_MUST_WAIT;
 }
 

@@ -174,23 +174,23 @@ rules_recall_us(int64_t round_trip_us)
  * The first waiter asks at once, the second waiter when the first should have asked.  Waiters
  * further behind are needed only if several waiters before them did not come.  A waiter that was
  * not named asks when the next turn has begun, and so makes itself known; in a crowd only about
- * ASK_OF_A_CROWD of these waiters ask.  If the release names no waiter, the waiters ask one
- * after another, not all at once.  Chance spreads the requests: a host that always asked at the
- * end of a turn would always come before the next waiter.
+ * ASK_OF_A_CROWD of these waiters ask.  If the release names no waiter, all waiters ask one
+ * after another: of a crowd most may have gone, and the last one must not stay silent.  Chance
+ * spreads the requests: a host that always asked at the end of a turn would always come before
+ * the next waiter.
  */
 int64_t
 rules_turn_after_us(int place, int named, int waiting, uint32_t random, int64_t hold_back_us,
 					int64_t turn_us)
 {
 	bool crowd = waiting > WAITERS_MAX;
-	int asking = crowd ? ASK_OF_A_CROWD : waiting;
 	int64_t us = place * place * hold_back_us;
 
-	if (place == named && crowd && random % (uint32_t) waiting >= ASK_OF_A_CROWD)
+	if (named > 0 && place == named && crowd && random % (uint32_t) waiting >= ASK_OF_A_CROWD)
 		return -1;
 	random /= 1024;
 	if (named == 0)
-		return asking > 1 ? random % ((asking - 1) * hold_back_us / 4) : 0;
+		return waiting > 1 ? random % ((waiting - 1) * hold_back_us / 4) : 0;
 	if (place == 0)
 		return 0;
 	if (place == named)

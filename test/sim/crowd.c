@@ -55,6 +55,7 @@ typedef struct story
 	int64_t hold_us;
 	int64_t delay_us;  /* mean, one way */
 	int64_t return_us; /* mean, until a session asks again */
+	bool once;         /* a session takes the lock once, and never again */
 	int64_t length_us;
 	int64_t warm_up_us; /* not counted */
 } story;
@@ -534,9 +535,10 @@ on_done(int h, lease *lease)
 							lease->handovers, 100);
 
 	lease->returns = host->waiting > 0 && !is_reader(h);
-	later((event){.at_us = now_us + s.return_us / 2 + dice((uint32_t) s.return_us + 1),
-				  .kind = RETURN,
-				  .host = h});
+	if (!s.once)
+		later((event){.at_us = now_us + s.return_us / 2 + dice((uint32_t) s.return_us + 1),
+					  .kind = RETURN,
+					  .host = h});
 	if (is_reader(h) && --lease->joined > 0)
 		return;
 	if (lasts)
@@ -1095,6 +1097,28 @@ test_crowd(void)
 	check(served > seen.grants / 2, "by %d hosts", served);
 }
 
+/* Each host takes the lock once: the fewer hosts are left, the less each knows of it. */
+static void
+test_shrinking_crowd(void)
+{
+	static const int sizes[] = {20, 100, HOSTS_MAX};
+
+	for (int i = 0; i < 3; i++)
+	{
+		story story = {
+			.hosts = sizes[i], .sessions = 1, .hold_us = 5 * MS, .delay_us = 250, .once = true};
+
+		begin(&story, seed);
+		while (seen.grants < story.hosts && now_us < 300 * SECOND)
+			run_until(now_us + 100 * MS);
+		check(seen.grants == story.hosts && seen.free_for_us <= 2 * SECOND,
+			  "%d hosts take the lock once each, %d within %.1f s: free for %.1f ms at most, %.1f "
+			  "rounds a release",
+			  story.hosts, seen.grants, (double) now_us / SECOND, (double) seen.free_for_us / 1000,
+			  (double) seen.rounds / seen.releases);
+	}
+}
+
 int
 main(void)
 {
@@ -1106,5 +1130,6 @@ main(void)
 	test_shared();
 	test_gone();
 	test_crowd();
+	test_shrinking_crowd();
 	return tap_done();
 }

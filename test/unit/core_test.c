@@ -1544,6 +1544,17 @@ test_crowd(void)
 	refused_in_a_crowd(0, 0, 0);
 	granted_by("1234");
 	ok(lease.state == CORE_HELD, "until it is granted");
+
+	/* the crowd's pause is 15 seconds or longer */
+	(void) pause_in_a_crowd(1000, 0, 0);
+	up = set("0");
+	tick_at(lease.wake_at_us);
+	all_undone();
+	ok(lease.state == CORE_BUSY && lease.wake_at_us <= lease.round_began_us + PATIENCE_US,
+	   "without a quorum, a host of a crowd asks before its patience ends");
+	tick_at(lease.wake_at_us);
+	ok(out.outcome == CORE_UNREACHABLE, "and then the request ends");
+	up = set("012");
 }
 
 static void

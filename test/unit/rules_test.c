@@ -102,6 +102,7 @@ test_turns(void)
 	const int64_t long_us = SECOND;
 	int64_t latest_us = 0;
 	int asked = 0;
+	int silent = 0;
 
 	ok(rules_turn_lasts(false, 999, 1, true), "a turn lasts as long as nobody else waits");
 	ok(!rules_turn_lasts(false, 0, 0, false), "and a session of this server does");
@@ -137,6 +138,16 @@ test_turns(void)
 		latest_us =
 			max_us(latest_us, rules_turn_after_us(0, 0, 8, i * 4294967, hold_back_us, long_us));
 	ok(latest_us > hold_back_us && latest_us < 2 * hold_back_us, "if several are, not all at once");
+	latest_us = 0;
+	for (uint32_t i = 0; i < 1000; i++)
+	{
+		int64_t us = rules_turn_after_us(0, 0, 1000, i * 4294967, hold_back_us, long_us);
+
+		silent += us < 0;
+		latest_us = max_us(latest_us, us);
+	}
+	ok(silent == 0 && latest_us > 200 * hold_back_us && latest_us < 250 * hold_back_us,
+	   "each host of a crowd asks, in the course of a longer time");
 	for (uint32_t i = 0; i < 1000; i++)
 		asked += rules_turn_after_us(8, 8, 1000, i * 7919, hold_back_us, long_us) >= 0;
 	ok(asked == 4, "a handful of a crowd");
