@@ -152,8 +152,8 @@ fi
 # ---- how to get it ----
 
 if [ ${#packages[@]} -eq 0 ] && [ -z "$need_server" ]; then
-    # only optional packages are missing
-    if ! have apt-get || { [ "$(id -u)" -ne 0 ] && ! have sudo; }; then
+    # only optional packages are missing: no reason to ask for a password
+    if ! have apt-get || { [ "$(id -u)" -ne 0 ] && ! sudo -n true 2>/dev/null; }; then
         exit 0
     fi
 fi

@@ -82,7 +82,8 @@ PASSED=0
 FAILED=0
 TAP_JOBS=${TAP_JOBS:-$((2 * $(nproc)))}
 
-heading() { printf '\n== %s\n' "$*"; }
+# with the minutes since the start
+heading() { printf '\n== %s (%d min)\n' "$*" $((SECONDS / 60)); }
 
 count()
 {

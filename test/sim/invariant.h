@@ -20,6 +20,7 @@
 			printf("# seed %" PRIu64 " violates invariant %d: ", (uint64_t) (seed), number);       \
 			printf(__VA_ARGS__);                                                                   \
 			printf("\n");                                                                          \
+			fflush(stdout); /* mutants.pl waits for no more */                                     \
 		}                                                                                          \
 	} while (0)
 

@@ -127,12 +127,30 @@ sub try_mutant
 	# the world must find the mutant, not the laws of the core (17)
 	my $other = $mutant->{program} ne 'sim';
 	my $options = $other ? '' : "--seconds $seconds --min-faults 0 --skip 17 $faults";
-	my $said = `$name $options 2>&1`;
+	my $said = until_violation("$name $options");
 	my $taken = sprintf('%.1f', time() - $began);
 	return "seed $1 invariant $2 seconds $taken"
 	  if $said =~ /^# seed (\d+) violates invariant (\d+):/m;
 	return "it survives" if $said =~ /^\d+ passed, 0 failed/m or $other;
 	return "it fails otherwise: " . substr($said, -300);
+}
+
+# Runs a program to its end, or to the first violation.  Returns the program's output.
+sub until_violation
+{
+	my ($command) = @_;
+	my $said = '';
+	my $pid = open(my $out, '-|', "exec $command 2>&1") or die "$command: $!\n";
+
+	while (my $line = <$out>)
+	{
+		$said .= $line;
+		next unless $line =~ /^# seed \d+ violates invariant \d+:/;
+		kill 'KILL', $pid;
+		last;
+	}
+	close($out);
+	return $said;
 }
 
 sub report
