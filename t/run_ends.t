@@ -5,7 +5,7 @@
 # error; a row without a reason; a promoted copy ending the runs of a live server; runs of a
 # crashed server staying "running"; a DELETE reading the whole table or being compiled, in each
 # run on each host; a table growing for ever; a bare number in redlock.runs_keep deleting history;
-# single-user mode waiting for a broker.
+# single-user mode waiting for a broker; rows of a command that fill the memory of the session.
 
 use strict;
 use warnings;
@@ -43,6 +43,25 @@ sub recorded
 	wait_until(sub { run_of($resource, 'status, message') =~ $expected }, $description)
 	  or diag($host->safe_psql('postgres', 'SELECT * FROM redlock_runs'));
 	return;
+}
+
+# ---- rows of the command do not stay in memory ----
+
+sub peak_mb
+{
+	my ($pid) = @_;
+	return slurp_file("/proc/$pid/status") =~ /^VmHWM:\s+(\d+) kB/m ? int($1 / 1024) : die;
+}
+
+{
+	my $of_rows = session($host);
+	my $pid = $of_rows->query('SELECT pg_backend_pid()');
+
+	$of_rows->query("CALL redlock_run('rows', 'SELECT 1')");
+	my $before_mb = peak_mb($pid);
+	$of_rows->query("CALL redlock_run('rows', 'SELECT repeat(''x'', 100) FROM generate_series(1, 1000); SELECT generate_series(1, 1000000)')");
+	cmp_ok(peak_mb($pid) - $before_mb, '<', 30, 'a million rows of a command take no memory');
+	$of_rows->quit;
 }
 
 # ---- a run that failed before its command began ----

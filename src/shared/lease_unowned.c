@@ -324,13 +324,14 @@ lease_hold_until_us(Lease *lease, int64 now_us)
 bool
 lease_give_up_detached(Lease *lease)
 {
+	uint64 hash = lease->hash; /* a free entry may get another one meanwhile */
 	bool is;
 
-	LWLockAcquire(lease_lock_of(lease->hash), LW_EXCLUSIVE);
-	is = lease_may_end(lease, ENTRY_GIVEN_BACK, 0);
+	LWLockAcquire(lease_lock_of(hash), LW_EXCLUSIVE);
+	is = lease->hash == hash && lease_may_end(lease, ENTRY_GIVEN_BACK, 0);
 	if (is)
 		end_detached(lease);
-	LWLockRelease(lease_lock_of(lease->hash));
+	LWLockRelease(lease_lock_of(hash));
 	if (is)
 		lease_push(lease);
 	return is;

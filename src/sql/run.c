@@ -298,8 +298,10 @@ run_command(const char *command, bool atomic)
 
 		for (; len > 0 && scanner_isspace(*begin); len--)
 			begin++;
-		rc = SPI_execute_extended(pnstrdup(begin, len),
-								  &(SPIExecuteOptions){.allow_nonatomic = procedure && !atomic});
+		/* SPI would keep the rows until the end of the run */
+		rc = SPI_execute_extended(
+			pnstrdup(begin, len),
+			&(SPIExecuteOptions){.allow_nonatomic = procedure && !atomic, .dest = None_Receiver});
 		if (rc < 0)
 			elog(ERROR, "SPI_execute failed: %s", SPI_result_code_string(rc));
 	}
