@@ -29,6 +29,10 @@ SELECT in_worker('SELECT redlock_fence(''a'')');
 SELECT in_worker('CALL redlock_run(''a'', ''SELECT 1'')');
 -- the functions themselves say that they are not for workers
 SELECT redlock_check('a') > '0';
+-- a worker has the nodes of its server
+SELECT current_setting('redlock.nodes') <> '' AS nodes;
+SELECT in_worker('SELECT count(*) > 0 FROM redlock_hosts') AS hosts;
+SELECT in_worker('SELECT count(*) FROM redlock_diagnose() WHERE finding LIKE ''redlock.nodes is not set%''') AS wrong;
 -- the views are for the leader, whatever the plan
 SELECT resource, state FROM redlock_locks WHERE state = 'held';
 RESET :"parallel_mode";

@@ -373,7 +373,7 @@ foreach my $setting ('key_prefix', 'nodes')
 	}
 	else
 	{
-		wait_until(sub { substr(slurp_file($host->logfile), $was) =~ /must not contain control characters/ },
+		wait_until(sub { substr(slurp_file($host->logfile), $was) =~ /must have printable ASCII characters only/ },
 			'a node with control characters is refused');
 	}
 }

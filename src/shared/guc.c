@@ -44,9 +44,8 @@ int redlock_ttl_ms = TTL_DEFAULT_MS;
 static char *allowed_scopes_text = NULL;
 static char *nodes_text = NULL; /* always empty, see above */
 static char *nodes_next_text = NULL;
-static const NodeUrls *nodes = NULL;
-static const NodeUrls *nodes_next = NULL;
-static const NodeUrls no_nodes = {0};
+static NodeUrls nodes;
+static NodeUrls nodes_next;
 
 static const struct config_enum_entry on_disagreement_options[] = {
 	{"warn", ON_DISAGREEMENT_WARN, false},
@@ -244,13 +243,13 @@ guc_define(void)
 const NodeUrls *
 redlock_nodes(void)
 {
-	return nodes != NULL ? nodes : &no_nodes;
+	return &nodes;
 }
 
 const NodeUrls *
 redlock_nodes_next(void)
 {
-	return nodes_next != NULL ? nodes_next : &no_nodes;
+	return &nodes_next;
 }
 
 static bool
@@ -374,16 +373,27 @@ check_urls(const char *setting, bool is_next, char **newval, void **extra)
 	return true;
 }
 
+/*
+ * A parallel worker resets its settings to the leader's texts, and these texts name no nodes.  So
+ * the worker keeps the inherited nodes of the postmaster; PostgreSQL has freed their `extra`.
+ */
+static void
+assign_urls(NodeUrls *to, const NodeUrls *from)
+{
+	if (!InitializingParallelWorker && from != NULL)
+		*to = *from;
+}
+
 static void
 assign_nodes(const char *newval, void *extra)
 {
-	nodes = extra;
+	assign_urls(&nodes, extra);
 }
 
 static void
 assign_nodes_next(const char *newval, void *extra)
 {
-	nodes_next = extra;
+	assign_urls(&nodes_next, extra);
 }
 
 static const char *

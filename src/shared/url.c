@@ -308,12 +308,13 @@ is_text(const char *text, int len, const char *what)
 	return len == (int) strlen(what) && memcmp(text, what, len) == 0;
 }
 
-/* The host name appears in logs and views. */
+/* The host name appears in logs and views, of databases with any encoding. */
 static bool
 check_host(const NodeUrl *url)
 {
-	if (text_find_control(url->host) != NULL)
-		return fail("a host name or path must not contain control characters");
+	for (const char *at = url->host; *at != '\0'; at++)
+		if (*at < 0x20 || *at > 0x7e) /* char may be signed or not */
+			return fail("a host name or path must have printable ASCII characters only");
 	return url->is_unix || strpbrk(url->host, "[]") == NULL ||
 		   fail("brackets stand around an IPv6 address only");
 }
