@@ -1,7 +1,7 @@
 # A node whose list of hosts has no end.
 #
 # Protects from: a view never answering, since the node always has another page; a broker whose
-# memory grows with each page.
+# memory grows with each page; a remedy for another fault than the one that keeps the list away.
 #
 # The longest list that is allowed, of hosts with different settings, needs more than half of this
 # test's memory limit.
@@ -18,7 +18,7 @@ my $limit_mb = $ENV{ASAN_OPTIONS} ? 600 : 200;
 
 my @redis = redis_nodes(3);
 my $hostile = HostileNode->new($redis[2]);
-my $host = redlock_cluster('a', nodes => [ @redis[ 0, 1 ], $hostile ]);
+my $host = redlock_cluster('a', nodes => [ @redis[ 0, 1 ], $hostile ], conf => 'dynamic_shared_memory_type = mmap');
 my $s = session($host);
 my $broker = broker_pid($host);
 my $before_mb = peak_mb();
@@ -85,6 +85,25 @@ foreach my $what (sort keys %list)
 	like("$result->{state} $result->{out}", qr/^(08006 | a\b)/, "$what: with the hosts of the other nodes, or not at all");
 	note "$what: the broker has grown by " . grown_mb() . ' MB';
 }
+
+# ---- no list: the reason and the remedy ----
+
+sub finding { return $s->query("SELECT finding FROM redlock_diagnose() WHERE subject = 'hosts'"); }
+
+my $segments = $host->data_dir . '/pg_dynshmem';
+chmod 0500, $segments or die "chmod: $!";
+wait_until(sub { finding() =~ /not compared: the broker has no shared memory for the list/ }, 'redlock_diagnose: no shared memory');
+is($s->run('SELECT count(*) FROM redlock_hosts')->{state}, '53200', 'and the view says so');
+chmod 0700, $segments or die "chmod: $!";
+wait_until(sub { finding() =~ /^Hosts at the nodes: / }, 'with memory there is a list again');
+
+my $too_long = HostileNode->new($redis[1]);
+$host->append_conf('postgresql.conf', "redlock.nodes = '" . join(', ', map { $_->url } $redis[0], $too_long, $hostile) . "'");
+$host->reload;
+wait_until(sub { $s->query("SELECT count(*) FROM redlock_nodes WHERE state = 'ready' AND list = 'now'") == 3 }, 'a second hostile node');
+$_->obey([ '^EVAL loaded', 'count', $list{'ever new hosts'} ]) foreach $hostile, $too_long;
+wait_until(sub { finding() =~ /not compared: the nodes list more than 10000 hosts/ }, 'redlock_diagnose: too many hosts');
+$_->obey foreach $hostile, $too_long;
 
 is(broker_pid($host), $broker, 'the broker lives');
 is($s->query("SELECT redlock_try('job', scope => 'session')"), 't', 'and serves');

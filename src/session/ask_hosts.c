@@ -45,9 +45,23 @@ ask_hosts_if_possible(int64 patience_us, AskHostsEnd *end)
 	HostListAnswer answer;
 
 	*end = wait_for(host_list_ask(), patience_us, &answer);
-	if (*end != ASK_HOSTS_ANSWERED || answer.state != HOST_LIST_MADE)
+	if (*end != ASK_HOSTS_ANSWERED)
 		return NULL;
-	return host_list_copy(&answer);
+	switch (answer.state)
+	{
+		case HOST_LIST_MADE:
+			return host_list_copy(&answer);
+		case HOST_LIST_NO_QUORUM:
+			*end = ASK_HOSTS_NO_QUORUM;
+			break;
+		case HOST_LIST_TOO_LONG:
+			*end = ASK_HOSTS_TOO_LONG;
+			break;
+		case HOST_LIST_NO_MEMORY:
+			*end = ASK_HOSTS_NO_MEMORY;
+			break;
+	}
+	return NULL;
 }
 
 /* Returns NULL if the broker dropped the answer before this session copied it. */
@@ -55,24 +69,18 @@ static HostList *
 ask(void)
 {
 	HostListAnswer answer;
+	AskHostsEnd end = wait_for(host_list_ask(), ASK_HOSTS_PATIENCE_US, &answer);
 
-	switch (wait_for(host_list_ask(), ASK_HOSTS_PATIENCE_US, &answer))
-	{
-		case ASK_HOSTS_ANSWERED:
-			break;
-		case ASK_HOSTS_NO_BROKER:
-			request_fail_no_broker();
-			break;
-		case ASK_HOSTS_SILENT:
-			fail_silent();
-			break;
-	}
+	if (end == ASK_HOSTS_NO_BROKER)
+		request_fail_no_broker();
+	if (end == ASK_HOSTS_SILENT)
+		fail_silent();
 	if (answer.state != HOST_LIST_MADE)
 		fail(&answer);
 	return host_list_copy(&answer);
 }
 
-/* Waits while the broker makes progress. */
+/* Waits while the broker makes progress.  Returns ANSWERED, NO_BROKER or SILENT. */
 static AskHostsEnd
 wait_for(uint64 number, int64 patience_us, HostListAnswer *answer)
 {
@@ -133,11 +141,9 @@ fail(const HostListAnswer *answer)
 					 errhint(ASK_HOSTS_NO_QUORUM_STEP)));
 			break;
 		case HOST_LIST_TOO_LONG:
-			ereport(
-				ERROR,
-				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
-				 errmsg("the nodes list more than %d redlock hosts", HOST_LIST_MAX),
-				 errhint("Keep other programs from writing to the list of hosts at the nodes.")));
+			ereport(ERROR, (errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
+							errmsg("the nodes list more than %d redlock hosts", HOST_LIST_MAX),
+							errhint(ASK_HOSTS_TOO_LONG_STEP)));
 			break;
 		case HOST_LIST_NO_MEMORY:
 			ereport(ERROR, (errcode(ERRCODE_OUT_OF_MEMORY),

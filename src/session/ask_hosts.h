@@ -14,19 +14,29 @@
 /* How a question to the broker ended. */
 typedef enum AskHostsEnd
 {
-	ASK_HOSTS_ANSWERED, /* with a list or without */
+	ASK_HOSTS_ANSWERED,
 	ASK_HOSTS_NO_BROKER,
-	ASK_HOSTS_SILENT
+	ASK_HOSTS_SILENT,
+	ASK_HOSTS_NO_QUORUM, /* too few nodes send the list */
+	ASK_HOSTS_TOO_LONG,
+	ASK_HOSTS_NO_MEMORY
 } AskHostsEnd;
 
 /* The hint if too few nodes send the list. */
 #define ASK_HOSTS_NO_QUORUM_STEP                                                                   \
 	"See the view redlock_nodes, and the server log for nodes that do not keep the list."
 
+/* The hint if the list has more than HOST_LIST_MAX hosts. */
+#define ASK_HOSTS_TOO_LONG_STEP                                                                    \
+	"Keep other programs from writing to the list of hosts at the nodes."
+
 /* Returns the list; palloc'd.  Raises an error if there is no broker, or no quorum. */
 extern HostList *ask_hosts(void);
 
-/* The same with another patience, but returns NULL instead of an error, and fills in *end. */
+/*
+ * The same with another patience, but returns NULL instead of an error, and fills in *end.  NULL
+ * with ASK_HOSTS_ANSWERED: the broker dropped the answer before this session copied it.
+ */
 extern HostList *ask_hosts_if_possible(int64 patience_us, AskHostsEnd *end);
 
 #endif /* REDLOCK_ASK_HOSTS_H */

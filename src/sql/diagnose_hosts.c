@@ -17,6 +17,7 @@
 #define COMPLETE_US USECS_PER_HOUR
 
 static void add_conflict(Diagnosis *diagnosis, const HostConflict *conflict);
+static void add_no_list(Diagnosis *diagnosis);
 static bool add_host(Diagnosis *diagnosis, const HostRow *host, bool named);
 static bool read_host(const HostList *list, const HostRow *host, HostFacts *facts,
 					  HostConfig *config);
@@ -41,11 +42,7 @@ diagnose_hosts(Diagnosis *diagnosis)
 					 "Try again after a second.");
 	if (list == NULL)
 	{
-		if (diagnosis->asked == ASK_HOSTS_ANSWERED && diagnose_has_quorum(diagnosis))
-			diagnose_add(diagnosis, DIAGNOSE_WARNING,
-						 "The settings of the hosts were not compared: too few nodes send the "
-						 "list of hosts.",
-						 ASK_HOSTS_NO_QUORUM_STEP);
+		add_no_list(diagnosis);
 		return NULL;
 	}
 	for (int i = 0; i < list->count; i++)
@@ -59,6 +56,40 @@ diagnose_hosts(Diagnosis *diagnosis)
 			"See the view redlock_hosts.");
 	return psprintf("Hosts at the nodes: %d. Those with this key prefix have the same settings.",
 					list->count);
+}
+
+/* Why the settings of the hosts were not compared.  Other checks tell of broker and quorum. */
+static void
+add_no_list(Diagnosis *diagnosis)
+{
+	const char *before = "The settings of the hosts were not compared: ";
+
+	switch (diagnosis->asked)
+	{
+		case ASK_HOSTS_NO_BROKER:
+		case ASK_HOSTS_SILENT:
+			break;
+		case ASK_HOSTS_ANSWERED:
+			diagnose_add(diagnosis, DIAGNOSE_WARNING,
+						 psprintf("%sthe list of hosts came too late.", before), "Try again.");
+			break;
+		case ASK_HOSTS_NO_QUORUM:
+			if (diagnose_has_quorum(diagnosis))
+				diagnose_add(diagnosis, DIAGNOSE_WARNING,
+							 psprintf("%stoo few nodes send the list of hosts.", before),
+							 ASK_HOSTS_NO_QUORUM_STEP);
+			break;
+		case ASK_HOSTS_TOO_LONG:
+			diagnose_add(diagnosis, DIAGNOSE_WARNING,
+						 psprintf("%sthe nodes list more than %d hosts.", before, HOST_LIST_MAX),
+						 ASK_HOSTS_TOO_LONG_STEP);
+			break;
+		case ASK_HOSTS_NO_MEMORY:
+			diagnose_add(diagnosis, DIAGNOSE_WARNING,
+						 psprintf("%sthe broker has no shared memory for the list.", before),
+						 "See the server log for the reason, such as a full /dev/shm.");
+			break;
+	}
 }
 
 /* The conflict that stops this host. */

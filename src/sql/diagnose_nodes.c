@@ -397,8 +397,8 @@ diagnose_clocks(Diagnosis *diagnosis)
 						 ahead_us > 0 ? "ahead of" : "behind",
 						 ahead_us < -LUA_CLOCK_BOUND_US ? ", so the node refuses this host" : ""),
 				"Correct the clock that is wrong. Slew the clock of a node: after a step forward, "
-				"locks end too early at the node. Tokens need clocks that are right within 40 "
-				"minutes.");
+				"locks end too early at the node. Tokens need nodes' clocks that are right "
+				"within 20 minutes.");
 	}
 	return nodes > 0 ? psprintf("The clocks of %d nodes and of this host are at most %.3f s apart.",
 								nodes, most_us / 1e6)
