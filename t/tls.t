@@ -624,6 +624,28 @@ append_to_file($file{ca}, slurp_file($ours->file));
 set(nodes => node_urls($nodes[0], @moved[ 1, 2 ]));
 locks_work('two authorities in one file');
 
+# ---- from TCP to TLS, one node at a time, as docs/how-to/tls.md says ----
+
+my @nodes_to_change = redis_nodes(3);
+set(nodes => node_urls(@nodes_to_change));
+wait_nodes_ready($host, 3);
+my $other_host = redlock_cluster('b', nodes => \@nodes_to_change);
+$s->query("SELECT redlock_acquire('kept', ttl => '2 s', scope => 'session')");
+foreach my $node (@nodes_to_change)
+{
+	$node->{tls} = $tls;
+	$node->restart;
+	set(nodes => node_urls(@nodes_to_change));
+	wait_nodes_ready($host, 3);
+	# the other host has the former list
+	ok($host->poll_query_until('postgres', 'SELECT count(*) = 2 AND bool_and(agrees) FROM redlock_hosts'), 'hosts with and without TLS agree');
+	my $renewed = $s->query('SELECT renewed FROM redlock_stats');
+	wait_until(sub { $s->query('SELECT renewed FROM redlock_stats') > $renewed + 1 }, 'a lease is renewed');
+}
+is($s->query("SELECT redlock_release('kept')"), 't', 'the lease outlived the change to TLS');
+$other_host->stop;
+locks_work('nodes changed to TLS');
+
 $s->quit;
 done_testing();
 
