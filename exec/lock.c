@@ -61,29 +61,38 @@ receive_notice(void *arg, const PGresult *result)
 	}
 }
 
+/* Returns true if the user chose an encoding: in the environment, a service file or a string. */
+static bool
+has_encoding(PGconn *conn)
+{
+	PQconninfoOption *all = PQconninfo(conn);
+	bool has = false;
+
+	for (PQconninfoOption *option = all; option != NULL && option->keyword != NULL; option++)
+		has = has || (strcmp(option->keyword, "client_encoding") == 0 && option->val != NULL);
+	PQconninfoFree(all);
+	return has;
+}
+
 PGconn *
 lock_connect(const Options *options)
 {
-	/*
-	 * Later ones count, and the connection string may be anywhere.  The encoding of the database is
-	 * no encoding of the name: databases of two hosts may differ in it.
-	 */
-	const char *encoding = getenv("PGCLIENTENCODING");
-	const char *keywords[] = {
-		"fallback_application_name", "client_encoding", "dbname", "host", "port", "user", NULL};
-	const char *values[] = {"redlock-exec",
-							encoding != NULL ? encoding : "UTF8",
-							options->dbname,
-							options->host,
-							options->port,
-							options->user,
-							NULL};
+	/* later ones count, and the connection string may be anywhere */
+	const char *keywords[] = {"fallback_application_name", "dbname", "host", "port", "user", NULL};
+	const char *values[] = {"redlock-exec", options->dbname, options->host,
+							options->port,  options->user,   NULL};
 	PGconn *conn = PQconnectdbParams(keywords, values, 1);
 
 	if (PQstatus(conn) != CONNECTION_OK)
 	{
 		note_error(PQerrorMessage(conn));
 		fail(EXIT_FAILED, "%s", last_error);
+	}
+	/* the encoding of the database is not that of the name: databases of two hosts may differ */
+	if (!has_encoding(conn) && PQsetClientEncoding(conn, "UTF8") != 0)
+	{
+		note_error(PQerrorMessage(conn));
+		fail(EXIT_FAILED, "could not set client_encoding: %s", last_error);
 	}
 	return conn;
 }
@@ -136,8 +145,9 @@ integer_of(const PGresult *result, int column)
 
 /*
  * A server that gives up a silent client before the ttl is over would release the lock while the
- * command runs.  Sets this limit of TCP to the ttl if the limit is shorter; 0 is the default of the
- * system, for a Unix socket, too.
+ * command runs.  Sets this limit of TCP to the ttl if the limit is shorter, or 0: then the kernel
+ * decides.  After the ttl the command has ended, so the server may give up the client.  Changes
+ * nothing for a Unix socket.
  */
 static void
 outlast_ttl(PGconn *conn, const Options *options, const char *name, int64_t limit)
@@ -148,7 +158,7 @@ outlast_ttl(PGconn *conn, const Options *options, const char *name, int64_t limi
 	snprintf(number, sizeof(number), "%lld", (long long) limit);
 	PQclear(execute(conn, options,
 					"SELECT set_config(name, $2::text, false) FROM pg_settings"
-					" WHERE name = $1 AND setting::bigint BETWEEN 1 AND $2::bigint - 1",
+					" WHERE name = $1 AND setting::bigint < $2::bigint",
 					2, values));
 }
 

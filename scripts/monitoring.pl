@@ -98,8 +98,9 @@ sub sql_exporter
 	my $first = 1;
 	my $text = $made . <<'END';
 # For sql_exporter by justwatch, Debian's prometheus-sql-exporter: /etc/prometheus-sql-exporter.yml.
-# List a connection for each server, to the database that has the extension.  Name the server before
-# the database, as in postgres://monitor@10.0.0.1/mydb: sql_exporter makes the label host of it.
+# List a connection for each server, to the database that has the extension.  If one exporter asks
+# several servers, name the server before the database, as in postgres://monitor:secret@10.0.0.1/mydb:
+# sql_exporter makes the label host of it.
 jobs:
 END
 

@@ -18,7 +18,7 @@ my $limit_mb = $ENV{ASAN_OPTIONS} ? 600 : 200;
 
 my @redis = redis_nodes(3);
 my $hostile = HostileNode->new($redis[2]);
-my $host = redlock_cluster('a', nodes => [ @redis[ 0, 1 ], $hostile ], conf => 'dynamic_shared_memory_type = mmap');
+my $host = redlock_cluster('a', nodes => [ @redis[ 0, 1 ], $hostile ]);
 my $s = session($host);
 my $broker = broker_pid($host);
 my $before_mb = peak_mb();

@@ -190,7 +190,7 @@ rules_turn_after_us(int place, int named, int waiting, uint32_t random, int64_t 
 		return -1;
 	random /= 1024;
 	if (named == 0)
-		return waiting > 1 ? random % ((waiting - 1) * hold_back_us / 4) : 0;
+		return waiting > 1 ? ((waiting - 1) * hold_back_us / 4 * random) >> 22 : 0;
 	if (place == 0)
 		return 0;
 	if (place == named)

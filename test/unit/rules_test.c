@@ -148,6 +148,8 @@ test_turns(void)
 	}
 	ok(silent == 0 && latest_us > 200 * hold_back_us && latest_us < 250 * hold_back_us,
 	   "each host of a crowd asks, in the course of a longer time");
+	ok(rules_turn_after_us(0, 0, 1000, UINT32_MAX, 100000, long_us) > 24 * SECOND,
+	   "far away, of a time longer than the dice have numbers");
 	for (uint32_t i = 0; i < 1000; i++)
 		asked += rules_turn_after_us(8, 8, 1000, i * 7919, hold_back_us, long_us) >= 0;
 	ok(asked == 4, "a handful of a crowd");
