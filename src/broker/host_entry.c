@@ -186,7 +186,8 @@ find_held(core_lists held[HOSTS_HELD_MAX])
 		if (!lease_at(i)->in_use || (settling_on_all_lists(&lease_table->settling, lease) &&
 									 (takes_locks() || !is_asked_or_held(lease))))
 			continue;
-		if (!lease->settled)
+		/* nodes grant a request by all of its lists, but a lease may come from an earlier grant */
+		if (lease->state == CORE_HELD && !lease->settled)
 			lists.next = 0; /* not on the next list yet */
 		while (at < count && (held[at].now != lists.now || held[at].next != lists.next))
 			at++;
