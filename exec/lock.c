@@ -157,8 +157,8 @@ outlast_ttl(PGconn *conn, const Options *options, const char *name, int64_t limi
 
 	snprintf(number, sizeof(number), "%lld", (long long) limit);
 	PQclear(execute(conn, options,
-					"SELECT set_config(name, $2::text, false) FROM pg_settings"
-					" WHERE name = $1 AND setting::bigint < $2::bigint",
+					"SELECT set_config(name, least($2::bigint, max_val::bigint)::text, false)"
+					" FROM pg_settings WHERE name = $1 AND setting::bigint < $2::bigint",
 					2, values));
 }
 

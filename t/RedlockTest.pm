@@ -42,7 +42,7 @@ use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 
 our @EXPORT = qw(
-  redis_node redis_nodes node_urls key_count key_owner
+  redis_node redis_nodes node_urls set_node_lists key_count key_owner
   redlock_cluster redlock_conf restart_with wait_nodes_ready wait_quarantined last_beat wait_beats
   host_id listener each_in_turn
   session psql_result repeat end_repeats disturb_work broker_pid broker_sleeps replace_broker
@@ -173,6 +173,24 @@ What redlock.nodes has to be; a node may be given as its URL too.
 sub node_urls
 {
 	return join(',', map { ref $_ ? $_->url : $_ } @_);
+}
+
+=pod
+
+=item set_node_lists(cluster, nodes, next)
+
+Sets redlock.nodes and redlock.nodes_next, and reloads.
+
+=cut
+
+sub set_node_lists
+{
+	my ($cluster, $nodes, $next) = @_;
+
+	$cluster->append_conf('postgresql.conf',
+		"redlock.nodes = '" . node_urls(@$nodes) . "'\nredlock.nodes_next = '" . node_urls(@$next) . "'\n");
+	$cluster->reload;
+	return;
 }
 
 =pod

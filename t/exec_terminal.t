@@ -23,25 +23,32 @@ use POSIX ();
 my @nodes = redis_nodes(3);
 my $host = redlock_cluster('a', nodes => \@nodes, conf => "redlock.ttl = '2s'");
 my $seen = '';
-my $pty = IO::Pty->new;
-my $shell = fork // die "fork: $!";
+my ($pty, $started);
 
-if ($shell == 0)
+# Starts a command as the leader of a session, on a new terminal.
+sub start_on_terminal
 {
-	$pty->make_slave_controlling_terminal;
-	my $slave = $pty->slave;
-	untie *STDOUT;
-	untie *STDERR;
-	open STDIN,  '<&', $slave;
-	open STDOUT, '>&', $slave;
-	open STDERR, '>&', $slave;
-	close $pty;
-	$ENV{PS1} = 'prompt> ';
-	$ENV{RUN} = exec_program($host) . " -d \"" . $host->connstr('postgres') . '"';
-	exec 'bash', '--norc', '--noprofile', '--noediting', '-i' or POSIX::_exit(99);
+	my (@command) = @_;
+
+	$pty = IO::Pty->new;
+	$started = fork // die "fork: $!";
+	if ($started == 0)
+	{
+		$pty->make_slave_controlling_terminal;
+		my $slave = $pty->slave;
+		untie *STDOUT;
+		untie *STDERR;
+		open STDIN,  '<&', $slave;
+		open STDOUT, '>&', $slave;
+		open STDERR, '>&', $slave;
+		close $pty;
+		exec @command or POSIX::_exit(99);
+	}
+	$pty->close_slave;
+	$pty->blocking(0);
+	$seen = '';
+	return;
 }
-$pty->close_slave;
-$pty->blocking(0);
 
 sub seen
 {
@@ -72,6 +79,9 @@ sub is_held
 	return;
 }
 
+$ENV{PS1} = 'prompt> ';
+$ENV{RUN} = exec_program($host) . " -d \"" . $host->connstr('postgres') . '"';
+start_on_terminal('bash', '--norc', '--noprofile', '--noediting', '-i');
 wait_until(sub { seen() =~ /prompt> / }, 'a shell');
 type_in("stty -echo; set +o history; echo set; run() { eval \"\$RUN job -- \$*\"; }\n", qr/^set\r.*prompt> /ms, 'without an echo');
 
@@ -111,31 +121,16 @@ type_in("\cD", qr/prompt> /, 'and comes to the end');
 
 type_in("exit\n", qr/exit/, 'the shell ends');
 close $pty;
-waitpid $shell, 0;
-# The front leads a session, as under "ssh -t" or in a container: nobody could continue a stopped job.
-$seen = '';
-$pty = IO::Pty->new;
-my $front = fork // die "fork: $!";
-if ($front == 0)
-{
-	$pty->make_slave_controlling_terminal;
-	my $slave = $pty->slave;
-	untie *STDOUT;
-	untie *STDERR;
-	open STDIN,  '<&', $slave;
-	open STDOUT, '>&', $slave;
-	open STDERR, '>&', $slave;
-	close $pty;
-	exec exec_program($host), '-d', $host->connstr('postgres'), 'job', '--', 'cat' or POSIX::_exit(99);
-}
-$pty->close_slave;
-$pty->blocking(0);
+waitpid $started, 0;
+
+# The front leads a session, as under "ssh -t" or in a container: no shell could continue the job.
+start_on_terminal(exec_program($host), '-d', $host->connstr('postgres'), 'job', '--', 'cat');
 type_in("first\n", qr/first\r.*first\r/s, 'a front without a shell: the command reads');
 is_held('and holds the lock');
 type_in("\cZ", qr/\^Z/, 'control-Z');
 type_in("second\n", qr/second\r.*second\r/s, 'does not stop the command');
 syswrite $pty, "\cC";
-wait_until(sub { waitpid($front, POSIX::WNOHANG()) == $front }, 'control-C ends it');
+wait_until(sub { waitpid($started, POSIX::WNOHANG()) == $started }, 'control-C ends it');
 is($? >> 8, 130, 'with the code of the signal');
 
 is(session_count($host), 0, 'no session is left');

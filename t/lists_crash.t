@@ -1,9 +1,10 @@
 # A host crashes in the middle of a change of nodes, after another host has taken step 2.
 #
-# Protects from: requests of the returning host, which no node has granted, looking to other hosts
-# like leases by the former list alone, so that these hosts take no locks.
+# Protects from: hosts that take no locks, since the returning host lists its waiting requests as
+# leases by the former list alone.
 #
-# The nodes restart with the host: so the host asks them for a while whether there are other hosts.
+# The nodes restart with the host.  So the host asks the nodes for other hosts, and takes no locks
+# for a while.
 
 use strict;
 use warnings;
@@ -13,19 +14,9 @@ use Test::More;
 
 my @old = redis_nodes(5);
 my @new = @old[ 0 .. 2 ];
-my ($a, $b) = map {
+my ($host_a, $host_b) = map {
 	redlock_cluster($_, nodes => \@old, conf => "redlock.ttl = '3s'\nredlock.max_ttl = '3s'\nrestart_after_crash = on")
 } qw(a b);
-
-sub put
-{
-	my ($host, $nodes, $next) = @_;
-
-	$host->append_conf('postgresql.conf',
-		"redlock.nodes = '" . node_urls(@$nodes) . "'\nredlock.nodes_next = '" . node_urls(@$next) . "'\n");
-	$host->reload;
-	return;
-}
 
 sub has_lists
 {
@@ -39,19 +30,20 @@ SQL
 	return;
 }
 
-put($_, \@old, \@new) foreach $a, $b;
-has_lists($_, 'both both both now now') foreach $a, $b;
-put($a, \@new, []);
-has_lists($a, 'now now now');
+set_node_lists($_, \@old, \@new) foreach $host_a, $host_b;
+has_lists($_, 'both both both now now') foreach $host_a, $host_b;
+set_node_lists($host_a, \@new, []);
+has_lists($host_a, 'now now now');
 
-my $pid = $b->safe_psql('postgres', "SELECT pid FROM pg_stat_activity WHERE backend_type = 'checkpointer'");
+my $checkpointer = "FROM pg_stat_activity WHERE backend_type = 'checkpointer'";
+my $pid = $host_b->safe_psql('postgres', "SELECT pid $checkpointer");
 kill 'KILL', $pid;
 $_->restart foreach @old;
-$b->poll_query_until('postgres', 'SELECT true');
-my $waiting = session($b);
+ok($host_b->poll_query_until('postgres', "SELECT pid <> $pid $checkpointer"), 'b is back after a crash');
+my $waiting = session($host_b);
 $waiting->send("SELECT redlock_acquire('waiting', wait => '100 s', scope => 'session') > 0");
-my $trying = session($a);
-ok($a->poll_query_until('postgres', "SELECT count(*) = 3 FROM redlock_nodes WHERE state = 'ready'"), 'a has its nodes back');
+my $trying = session($host_a);
+ok($host_a->poll_query_until('postgres', "SELECT count(*) = 3 FROM redlock_nodes WHERE state = 'ready'"), 'a has its nodes back');
 my ($tries, %refused) = (0);
 wait_until(
 	sub {

@@ -23,11 +23,7 @@ my $is_settled =
 sub give
 {
 	my ($name, $nodes, $next) = @_;
-
-	$host{$name}->append_conf('postgresql.conf',
-		"redlock.nodes = '" . node_urls(@$nodes) . "'\nredlock.nodes_next = '" . node_urls(@$next) . "'\n");
-	$host{$name}->reload;
-	return;
+	return set_node_lists($host{$name}, $nodes, $next);
 }
 
 sub is_so { return $host{ $_[0] }->safe_psql('postgres', $_[1]) eq 't'; }

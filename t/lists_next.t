@@ -23,16 +23,6 @@ my ($host, $other) = map {
 } qw(host other);
 my ($s, $t) = map { session($_) } $host, $other;
 
-sub put
-{
-	my ($server, $nodes, $next) = @_;
-
-	$server->append_conf('postgresql.conf',
-		"redlock.nodes = '" . node_urls(@$nodes) . "'\nredlock.nodes_next = '" . node_urls(@$next) . "'\n");
-	$server->reload;
-	return;
-}
-
 # "list=count" of each list, of nodes in this state, and what is unsettled
 sub shown
 {
@@ -59,7 +49,7 @@ sub is_held
 
 shown($host, 'now=3 0', 'one list');
 $s->query("SELECT redlock_acquire('held', scope => 'session')");
-put($host, \@old, [ @old[ 1, 2 ], $new[0] ]);
+set_node_lists($host, \@old, [ @old[ 1, 2 ], $new[0] ]);
 shown($host, 'both=2 next=1 now=1 0', 'two lists that share nodes');
 is(key_count('redlock:held', $new[0]), 1, 'the lease that was held gets to the new node');
 my %down = (
@@ -77,7 +67,7 @@ foreach my $which (sort keys %down)
 	shown($host, 'both=2 next=1 now=1 0', 'all are back');
 	is_held("without $which");
 }
-put($host, \@old, []);
+set_node_lists($host, \@old, []);
 shown($host, 'now=3 0', 'the next list is taken away');
 wait_until(sub { key_count('redlock:held', $new[0]) == 0 }, 'the key at the node that was left is deleted', 2);
 is_held('the way back');
@@ -87,9 +77,9 @@ repeat($tries, "PERFORM redlock_try('often', scope => 'session'); PERFORM redloc
 repeat($waits, "PERFORM redlock_acquire('again', scope => 'session', wait => '100 ms'); PERFORM redlock_release('again')");
 foreach (1 .. 5)
 {
-	put($host, \@old, [ @old[ 1, 2 ], $new[0] ]);
+	set_node_lists($host, \@old, [ @old[ 1, 2 ], $new[0] ]);
 	shown($host, 'both=2 next=1 now=1 0', 'the next list comes');
-	put($host, \@old, []);
+	set_node_lists($host, \@old, []);
 	shown($host, 'now=3 0', 'and goes');
 }
 end_repeats($host);
@@ -106,7 +96,7 @@ unlike($wrong->{message}, qr/geheim/, 'and not the password');
 is($s->run("SET redlock.nodes_next = ''")->{state}, '55P02', 'no session may set it for itself');
 
 my @dead = map { 'redis://127.0.0.1:' . PostgreSQL::Test::Cluster::get_free_port() } 1 .. 13;
-put($host, \@old, \@dead);
+set_node_lists($host, \@old, \@dead);
 wait_until(sub { slurp_file($host->logfile) =~ /redlock.nodes and redlock.nodes_next are not in force/ },
 	'16 nodes together are too many');
 like(slurp_file($host->logfile), qr/The two lists name 16 nodes together; the limit is 15\./, 'and it is said how many may be');
@@ -117,7 +107,7 @@ is_held('too many nodes');
 # ---- the next list takes over, and the broker ends in between ----
 
 $t->send("SELECT redlock_acquire('held', scope => 'session') > 0");
-put($_, \@old, \@new) foreach $host, $other;
+set_node_lists($_, \@old, \@new) foreach $host, $other;
 shown($host, 'next=3 now=3 0', 'two lists');
 my $pid = broker_pid($host);
 kill 'TERM', $pid;
@@ -143,7 +133,7 @@ $pid = broker_pid($host);
 my $size = -s $host->logfile;
 kill 'STOP', $pid;
 kill 'TERM', $pid;
-put($_, \@new, []) foreach $host, $other;
+set_node_lists($_, \@new, []) foreach $host, $other;
 wait_until(sub { substr(slurp_file($host->logfile), $size) =~ /received SIGHUP/ }, 'the file is read');
 like($host->safe_psql('postgres', "SELECT string_agg(list, ' ' ORDER BY list) FROM redlock_nodes"),
 	qr/^next next next now now now$/, 'a list that is not in force is not shown');
@@ -165,7 +155,7 @@ $t->query('SELECT redlock_release_all()');
 
 $_->start foreach @old;
 $s->query("SELECT redlock_acquire('kept', hold_at_least => '6 s'), redlock_acquire('held', scope => 'session')");
-put($host, \@new, \@old);
+set_node_lists($host, \@new, \@old);
 wait_until(sub { $host->safe_psql('postgres',
 		"SELECT kept_until > now() AND kept_until < now() + interval '7 s' FROM redlock_stats") eq 't' },
 	'redlock_stats has the end of the key kept before the change');
@@ -174,22 +164,22 @@ wait_until(sub { $host->safe_psql('postgres', 'SELECT kept_until IS NULL FROM re
 
 # ---- nodes that may have forgotten ----
 
-put($host, \@new, []);
+set_node_lists($host, \@new, []);
 shown($host, 'now=3 0', 'one list again');
 my @forgetful = redis_nodes(3, persist => 0);
-put($host, \@new, \@forgetful);
+set_node_lists($host, \@new, \@forgetful);
 wait_quarantined($host, 'restarted', @forgetful);
 is($s->run("SELECT redlock_try('new')")->{state}, '08006', 'new nodes that may have forgotten do not vote');
 wait_until(sub { $host->safe_psql('postgres', 'SELECT unsettled FROM redlock_stats') eq '0' },
 	'but take the leases that are held');
 is(key_count('redlock:held', @forgetful), 3, 'each of them');
-put($host, \@new, []);
+set_node_lists($host, \@new, []);
 shown($host, 'now=3 0', 'without them');
 is($s->run("SELECT redlock_try('new')")->{out}, 't', 'locks are granted again');
 
 # ---- a list that changes at once ----
 
-put($host, \@old, []);
+set_node_lists($host, \@old, []);
 shown($host, 'leaving=3 now=3 1', 'a lease stays at a list that is replaced at once, and is told');
 is_held('replaced at once');
 $s->query("SELECT redlock_release('held')");
@@ -200,12 +190,12 @@ $_->quit foreach $s, $t;
 
 # ---- a server that starts with lists that cannot be in force ----
 
-put($other, \@new, \@dead);
+set_node_lists($other, \@new, \@dead);
 $other->restart;
 my $none = psql_result($other, "SELECT redlock_try('new')");
 is($none->{state}, '55000', 'without a list in force nothing is asked for');
 like($none->{message}, qr/no list of nodes is in force/, 'which the error says');
-put($other, [], []);
+set_node_lists($other, [], []);
 $other->restart;
 like(psql_result($other, "SELECT redlock_try('new')")->{message}, qr/redlock\.nodes is not set/,
 	'a server with unusable lists stops, and so does a server without nodes');

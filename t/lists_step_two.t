@@ -45,16 +45,6 @@ sub two_hosts
 	return \%change;
 }
 
-sub give
-{
-	my ($host, $nodes, $next) = @_;
-
-	$host->append_conf('postgresql.conf',
-		"redlock.nodes = '" . node_urls(@$nodes) . "'\nredlock.nodes_next = '" . node_urls(@$next) . "'\n");
-	$host->reload;
-	return;
-}
-
 sub is_so { return $_[0]->safe_psql('postgres', $_[1]) eq 't'; }
 
 sub waits_for
@@ -84,9 +74,9 @@ sub held_up
 	my ($change) = @_;
 	my ($name, $a, $b) = @$change{qw(name a b)};
 
-	give($a, $change->{via}, $change->{new});
+	set_node_lists($a, $change->{via}, $change->{new});
 	wait_until(sub { is_so($a, $is_settled) }, "$name: a is settled, b has got nothing");
-	give($a, $change->{new}, []);
+	set_node_lists($a, $change->{new}, []);
 	wait_until(sub { waits_for($a, "b_$name") || is_so($a, $is_new) }, "$name: a is to leave the old nodes");
 	$change->{session} = session($b);
 	is($change->{session}->query("SELECT redlock_try('job', scope => 'session')"), 't', "$name: b has the lock");
@@ -130,7 +120,7 @@ sub goes_on
 {
 	my ($change) = @_;
 
-	give($change->{b}, $change->{old}, $change->{new});
+	set_node_lists($change->{b}, $change->{old}, $change->{new});
 	wait_until(sub { is_so($change->{a}, $is_new) }, "$change->{name}: when b has both lists, a leaves the old nodes");
 	is(tries($change->{a}), 'f', "$change->{name}: and does not get the lock");
 	finish($change);
@@ -209,15 +199,15 @@ comes_back($unheard);
 my $unsettled = two_hosts('unsettled');
 $unsettled->{session} = session($unsettled->{a});
 is($unsettled->{session}->query("SELECT redlock_try('job', scope => 'session')"), 't', 'unsettled: a has the lock');
-give($unsettled->{a}, $unsettled->{old}, [ map { $_->url(password => 'wrong') } @{ $unsettled->{new} } ]);
+set_node_lists($unsettled->{a}, $unsettled->{old}, [ map { $_->url(password => 'wrong') } @{ $unsettled->{new} } ]);
 wait_until(
 	sub { is_so($unsettled->{a}, "SELECT unsettled = 1 AND (SELECT count(*) FROM redlock_nodes WHERE list = 'next') = 3 FROM redlock_stats") },
 	'unsettled: a has both lists, and its lease is at the old nodes alone');
-give($unsettled->{b}, $unsettled->{old}, $unsettled->{new});
+set_node_lists($unsettled->{b}, $unsettled->{old}, $unsettled->{new});
 wait_until(sub { is_so($unsettled->{b}, $is_settled) }, 'unsettled: b is settled');
 wait_until(sub { is_so($unsettled->{b}, "SELECT NOT settled FROM redlock_hosts WHERE name = 'a_unsettled'") },
 	'unsettled: b knows that a is not');
-give($unsettled->{b}, $unsettled->{new}, []);
+set_node_lists($unsettled->{b}, $unsettled->{new}, []);
 wait_until(sub { waits_for($unsettled->{b}, 'a_unsettled') || is_so($unsettled->{b}, $is_new) },
 	'unsettled: b is to leave the old nodes');
 like(slurp_file($unsettled->{b}->logfile),
@@ -231,10 +221,10 @@ my $kept = two_hosts('kept');
 psql_result($kept->{b}, "SELECT redlock_acquire('job', scope => 'session', hold_at_least => '1 hour'), redlock_release('job')");
 foreach my $host (@$kept{qw(a b)})
 {
-	give($host, $kept->{old}, $kept->{new});
+	set_node_lists($host, $kept->{old}, $kept->{new});
 	wait_until(sub { is_so($host, $is_settled) }, 'kept: both lists');
 }
-give($kept->{a}, $kept->{new}, []);
+set_node_lists($kept->{a}, $kept->{new}, []);
 wait_until(sub { waits_for($kept->{a}, 'b_kept') || is_so($kept->{a}, $is_new) }, 'kept: a is to leave the old nodes');
 wait_beats($kept->{id}, $kept->{old}[0]);
 ok(!is_so($kept->{a}, $is_new), 'kept: a has not left the old nodes');
@@ -251,10 +241,10 @@ is($fast->{session}->query("SELECT redlock_try('job', scope => 'session')"), 't'
 my $before = last_beat($fast->{id}, $fast->{old}[0]);
 $fast->{a}->reload;
 wait_until(sub { last_beat($fast->{id}, $fast->{old}[0]) ne $before }, 'fast: a beat, and the next one is not due yet');
-give($fast->{a}, $fast->{old}, $fast->{new});
+set_node_lists($fast->{a}, $fast->{old}, $fast->{new});
 wait_until(sub { $looks->query("SELECT count(*) FROM redlock_nodes WHERE list = 'next' AND state = 'ready'") eq '3' },
 	'fast: a has both lists');
-give($fast->{a}, $fast->{new}, []);
+set_node_lists($fast->{a}, $fast->{new}, []);
 wait_until(sub { waits_for($fast->{a}, 'b_fast') || is_so($fast->{a}, $is_new) }, 'fast: a is to leave the old nodes');
 excludes($fast->{session}, $fast->{a}, 'fast');
 $looks->quit;
@@ -310,7 +300,7 @@ my @gone = map { "SELECT NOT EXISTS (SELECT FROM redlock_hosts WHERE name = 'b_$
 wait_until(sub { is_so($still->{a}, $gone[0]) }, 'still: b is forgotten');
 wait_beats($still->{id}, $still->{old}[0]);
 # nodes name only one of two hosts with the same lists; this now follows
-give($c, $still->{old}, $still->{new});
+set_node_lists($c, $still->{old}, $still->{new});
 wait_until(sub { is_so($c, $is_settled) }, 'still: c follows');
 wait_until(sub { is_so($still->{a}, "SELECT settled FROM redlock_hosts WHERE name = 'c_still'") }, 'still: as a knows');
 wait_beats($still->{id}, $still->{old}[0]);
@@ -319,9 +309,9 @@ excludes($still->{session}, $still->{a}, 'still') foreach 1 .. 5;
 replace_broker($still->{a});
 wait_beats($still->{id}, $still->{old}[0]) foreach 1, 2;
 excludes($still->{session}, $still->{a}, 'still, the next broker') foreach 1 .. 5;
-give($still->{a}, $still->{old}, $still->{new});
+set_node_lists($still->{a}, $still->{old}, $still->{new});
 wait_until(sub { is_so($still->{a}, $is_settled) }, 'still: the step is taken back');
-give($still->{a}, $still->{new}, []);
+set_node_lists($still->{a}, $still->{new}, []);
 wait_beats($still->{id}, $still->{old}[0]) foreach 1, 2;
 excludes($still->{session}, $still->{a}, 'still, the step again') foreach 1 .. 5;
 kill 'CONT', $still->{stopped};
@@ -341,12 +331,12 @@ ok(!is_so($late->{a}, $is_new), 'late: a has not left the old nodes, which b has
 # The entries of "agree" say that there may be more, until they end.
 finish($told{agree});
 goes_on($_) foreach $unheard, $told{garbage}, $fast, $cut;
-give($unsettled->{a}, $unsettled->{old}, $unsettled->{new});
+set_node_lists($unsettled->{a}, $unsettled->{old}, $unsettled->{new});
 wait_until(sub { is_so($unsettled->{b}, $is_new) }, 'unsettled: when the lease is at the new nodes, b leaves the old ones');
 is(tries($unsettled->{b}), 'f', 'unsettled: and does not get the lock');
 finish($unsettled);
 
-give($late->{b}, $late->{old}, $late->{new});
+set_node_lists($late->{b}, $late->{old}, $late->{new});
 wait_until(sub { is_so($late->{a}, $is_new) }, 'late: when b has both lists, a leaves the old nodes');
 finish($late);
 

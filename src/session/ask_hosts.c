@@ -40,28 +40,15 @@ ask_hosts(void)
 }
 
 HostList *
-ask_hosts_if_possible(int64 patience_us, AskHostsEnd *end)
+ask_hosts_if_possible(int64 patience_us, AskHostsEnd *end, HostListState *state)
 {
 	HostListAnswer answer;
 
 	*end = wait_for(host_list_ask(), patience_us, &answer);
 	if (*end != ASK_HOSTS_ANSWERED)
 		return NULL;
-	switch (answer.state)
-	{
-		case HOST_LIST_MADE:
-			return host_list_copy(&answer);
-		case HOST_LIST_NO_QUORUM:
-			*end = ASK_HOSTS_NO_QUORUM;
-			break;
-		case HOST_LIST_TOO_LONG:
-			*end = ASK_HOSTS_TOO_LONG;
-			break;
-		case HOST_LIST_NO_MEMORY:
-			*end = ASK_HOSTS_NO_MEMORY;
-			break;
-	}
-	return NULL;
+	*state = answer.state;
+	return *state == HOST_LIST_MADE ? host_list_copy(&answer) : NULL;
 }
 
 /* Returns NULL if the broker dropped the answer before this session copied it. */
@@ -69,18 +56,24 @@ static HostList *
 ask(void)
 {
 	HostListAnswer answer;
-	AskHostsEnd end = wait_for(host_list_ask(), ASK_HOSTS_PATIENCE_US, &answer);
 
-	if (end == ASK_HOSTS_NO_BROKER)
-		request_fail_no_broker();
-	if (end == ASK_HOSTS_SILENT)
-		fail_silent();
+	switch (wait_for(host_list_ask(), ASK_HOSTS_PATIENCE_US, &answer))
+	{
+		case ASK_HOSTS_ANSWERED:
+			break;
+		case ASK_HOSTS_NO_BROKER:
+			request_fail_no_broker();
+			break;
+		case ASK_HOSTS_SILENT:
+			fail_silent();
+			break;
+	}
 	if (answer.state != HOST_LIST_MADE)
 		fail(&answer);
 	return host_list_copy(&answer);
 }
 
-/* Waits while the broker makes progress.  Returns ANSWERED, NO_BROKER or SILENT. */
+/* Waits while the broker makes progress. */
 static AskHostsEnd
 wait_for(uint64 number, int64 patience_us, HostListAnswer *answer)
 {

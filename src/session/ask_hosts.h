@@ -14,12 +14,9 @@
 /* How a question to the broker ended. */
 typedef enum AskHostsEnd
 {
-	ASK_HOSTS_ANSWERED,
+	ASK_HOSTS_ANSWERED, /* with a list or without */
 	ASK_HOSTS_NO_BROKER,
-	ASK_HOSTS_SILENT,
-	ASK_HOSTS_NO_QUORUM, /* too few nodes send the list */
-	ASK_HOSTS_TOO_LONG,
-	ASK_HOSTS_NO_MEMORY
+	ASK_HOSTS_SILENT
 } AskHostsEnd;
 
 /* The hint if too few nodes send the list. */
@@ -34,9 +31,10 @@ typedef enum AskHostsEnd
 extern HostList *ask_hosts(void);
 
 /*
- * The same with another patience, but returns NULL instead of an error, and fills in *end.  NULL
- * with ASK_HOSTS_ANSWERED: the broker dropped the answer before this session copied it.
+ * The same with another patience, but returns NULL instead of an error, and fills in *end, and with
+ * ASK_HOSTS_ANSWERED also *state.  NULL with HOST_LIST_MADE: the broker dropped the list before
+ * this session copied the list.
  */
-extern HostList *ask_hosts_if_possible(int64 patience_us, AskHostsEnd *end);
+extern HostList *ask_hosts_if_possible(int64 patience_us, AskHostsEnd *end, HostListState *state);
 
 #endif /* REDLOCK_ASK_HOSTS_H */

@@ -230,6 +230,7 @@ end_left_runs(Oid schema)
 	Datum values[] = {Int64GetDatum((int64) GetSystemIdentifier())};
 	HostList *hosts = NULL;
 	AskHostsEnd end;
+	HostListState state;
 	bool asked = false;
 	Datum *without_session;
 	Datum *without_server;
@@ -261,7 +262,7 @@ end_left_runs(Oid schema)
 			continue;
 		}
 		if (!asked)
-			hosts = ask_hosts_if_possible(ASK_HOSTS_PATIENCE_US, &end);
+			hosts = ask_hosts_if_possible(ASK_HOSTS_PATIENCE_US, &end, &state);
 		asked = true;
 		if (hosts != NULL && !is_listed(hosts, id))
 			without_server[servers++] = session;

@@ -374,8 +374,9 @@ check_urls(const char *setting, bool is_next, char **newval, void **extra)
 }
 
 /*
- * A parallel worker resets its settings to the leader's texts, and these texts name no nodes.  So
- * the worker keeps the inherited nodes of the postmaster; PostgreSQL has freed their `extra`.
+ * A parallel worker resets its settings to the leader's texts.  These texts name no nodes, and
+ * PostgreSQL has freed the former `extra`.  So the nodes are copies, and a worker keeps the copy
+ * of the postmaster.
  */
 static void
 assign_urls(NodeUrls *to, const NodeUrls *from)

@@ -131,7 +131,8 @@ look(Diagnosis *diagnosis)
 	diagnosis->broker_pid = lease_broker_pid();
 	diagnosis->asked = ASK_HOSTS_NO_BROKER;
 	if (diagnosis->broker_pid != 0 && redlock_nodes()->count > 0)
-		diagnosis->hosts = ask_hosts_if_possible(PATIENCE_US, &diagnosis->asked);
+		diagnosis->hosts =
+			ask_hosts_if_possible(PATIENCE_US, &diagnosis->asked, &diagnosis->list_state);
 	for (int i = 0; i < CORE_NODES_MAX; i++)
 		if (node_status_copy(i, &diagnosis->status[i]) &&
 			(diagnosis->status[i].now || diagnosis->status[i].next))

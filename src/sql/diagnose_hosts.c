@@ -64,27 +64,26 @@ add_no_list(Diagnosis *diagnosis)
 {
 	const char *before = "The settings of the hosts were not compared: ";
 
-	switch (diagnosis->asked)
+	if (diagnosis->asked != ASK_HOSTS_ANSWERED)
+		return;
+	switch (diagnosis->list_state)
 	{
-		case ASK_HOSTS_NO_BROKER:
-		case ASK_HOSTS_SILENT:
-			break;
-		case ASK_HOSTS_ANSWERED:
+		case HOST_LIST_MADE:
 			diagnose_add(diagnosis, DIAGNOSE_WARNING,
 						 psprintf("%sthe list of hosts came too late.", before), "Try again.");
 			break;
-		case ASK_HOSTS_NO_QUORUM:
+		case HOST_LIST_NO_QUORUM:
 			if (diagnose_has_quorum(diagnosis))
 				diagnose_add(diagnosis, DIAGNOSE_WARNING,
 							 psprintf("%stoo few nodes send the list of hosts.", before),
 							 ASK_HOSTS_NO_QUORUM_STEP);
 			break;
-		case ASK_HOSTS_TOO_LONG:
+		case HOST_LIST_TOO_LONG:
 			diagnose_add(diagnosis, DIAGNOSE_WARNING,
 						 psprintf("%sthe nodes list more than %d hosts.", before, HOST_LIST_MAX),
 						 ASK_HOSTS_TOO_LONG_STEP);
 			break;
-		case ASK_HOSTS_NO_MEMORY:
+		case HOST_LIST_NO_MEMORY:
 			diagnose_add(diagnosis, DIAGNOSE_WARNING,
 						 psprintf("%sthe broker has no shared memory for the list.", before),
 						 "See the server log for the reason, such as a full /dev/shm.");

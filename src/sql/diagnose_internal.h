@@ -26,6 +26,7 @@ typedef struct Diagnosis
 	List *findings[DIAGNOSE_SEVERITIES]; /* of Finding */
 	int broker_pid;                      /* 0: no broker runs */
 	AskHostsEnd asked;                   /* how the question for the list of hosts ended */
+	HostListState list_state;            /* the answer, with ASK_HOSTS_ANSWERED */
 	HostList *hosts;                     /* NULL: not known */
 	NodeStatus status[CORE_NODES_MAX];   /* copies, without passwords */
 	core_mask listed;                    /* nodes on a list in force */
