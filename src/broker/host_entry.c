@@ -180,15 +180,12 @@ find_held(core_lists held[HOSTS_HELD_MAX])
 	for (int i = 0; i < lease_table->entries; i++)
 	{
 		const core_lease *lease = &lease_at(i)->drive.core;
-		core_lists lists = lease->lists;
+		core_lists lists = settling_excluding(lease);
 		int at = 0;
 
 		if (!lease_at(i)->in_use || (settling_on_all_lists(&lease_table->settling, lease) &&
 									 (takes_locks() || !is_asked_or_held(lease))))
 			continue;
-		/* nodes grant a request by all of its lists, but a lease may come from an earlier grant */
-		if (lease->state == CORE_HELD && !lease->settled)
-			lists.next = 0; /* not on the next list yet */
 		while (at < count && (held[at].now != lists.now || held[at].next != lists.next))
 			at++;
 		if (at == HOSTS_HELD_MAX)

@@ -47,6 +47,16 @@ settling_on_all_lists(const Settling *settling, const core_lease *lease)
 	return false;
 }
 
+core_lists
+settling_excluding(const core_lease *lease)
+{
+	core_lists lists = lease->lists;
+
+	if (lease->state == CORE_HELD && !lease->settled)
+		lists.next = 0;
+	return lists;
+}
+
 static bool
 is_one_of(core_mask list, core_lists lists)
 {

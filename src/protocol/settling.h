@@ -37,4 +37,11 @@ extern void settling_keep(Settling *settling, const core_lease *lease, int64_t u
  */
 extern bool settling_on_all_lists(const Settling *settling, const core_lease *lease);
 
+/*
+ * Returns the lists whose quorums exclude others from the lock, of a lease or a request in use.  A
+ * request needs a quorum of each of its lists.  A lease was perhaps granted by the first list
+ * alone.
+ */
+extern core_lists settling_excluding(const core_lease *lease);
+
 #endif /* REDLOCK_SETTLING_H */

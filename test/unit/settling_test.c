@@ -81,6 +81,27 @@ test_leases(void)
 	   "who holds nothing needs no list");
 }
 
+static bool
+excludes_by(core_state state, bool settled, core_lists expected)
+{
+	core_lease one = lease(state, lists(OLD, NEW), settled);
+	core_lists by = settling_excluding(&one);
+
+	return by.now == expected.now && by.next == expected.next;
+}
+
+static void
+test_excluding(void)
+{
+	core_lists both = lists(OLD, NEW);
+
+	ok(excludes_by(CORE_ASKING, false, both) && excludes_by(CORE_BUSY, false, both),
+	   "both lists must grant a request");
+	ok(excludes_by(CORE_HELD, true, both), "both lists have a settled lease");
+	ok(excludes_by(CORE_HELD, false, lists(OLD, 0)),
+	   "only the old list is sure to have another lease");
+}
+
 static void
 test_keys(void)
 {
@@ -141,6 +162,7 @@ int
 main(void)
 {
 	test_leases();
+	test_excluding();
 	test_keys();
 	test_way_back();
 	test_indexes();
