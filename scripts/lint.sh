@@ -217,6 +217,34 @@ tests_are_scheduled()
         exit $wrong'
 }
 
+# The texts that mutants and planted violations replace are in the sources.
+mutants_fit()
+{
+    perl -Itest/sim -MMutants -e '
+        my $wrong = 0;
+        foreach my $table (@ARGV)
+        {
+            foreach my $mutant (read_mutants($table))
+            {
+                eval { edited($mutant); 1 } or $wrong = print "$table: $mutant->{name}: $@";
+            }
+        }
+        exit $wrong' test/sim/mutants.txt test/fuzz/mutants.txt test/chaos/planted.txt
+}
+
+# Beside expected/NAME.out, another PostgreSQL has another output: expected/NAME_1.out.  Lines that
+# name redlock differ in units of bounds only.
+expected_outputs_agree()
+{
+    local other wrong=0
+
+    for other in expected/*_[0-9].out; do
+        diff <(sed 's/ ms\b//g' "${other%_*}.out" | grep redlock) <(sed 's/ ms\b//g' "$other" | grep redlock) ||
+            { echo "see ${other%_*}.out and $other"; wrong=1; }
+    done
+    return $wrong
+}
+
 tests_page_is_current()
 {
     scripts/tests_page.pl | diff t/README.md -
@@ -259,6 +287,8 @@ check "no file uses itself by way of others" no_circles
 check "spinlocks are held for a few instructions" spinlocks_are_short
 check "names that all supported servers have" names_are_everywhere
 check "tests are in the schedules" tests_are_scheduled
+check "mutants and planted violations fit the sources" mutants_fit
+check "expected outputs of several versions of PostgreSQL" expected_outputs_agree
 check "t/README.md agrees with the heads of the tests" tests_page_is_current
 check "the table of terms in docs/reference/functions.md" terms_are_documented
 check "monitoring/ agrees with its metrics" scripts/monitoring.pl check

@@ -8,43 +8,14 @@ use strict;
 use warnings;
 
 use FindBin qw($Bin);
+use lib "$Bin/../sim";
+use Mutants;
 
 @ARGV == 1 or die "usage: $0 NAME\n";
-my ($about) = grep { /^\[\Q$ARGV[0]\E\]$/m } blocks();
-die "no planted violation has the name $ARGV[0]\n" unless defined $about;
-my ($mode) = $about =~ /^mode: (\w+)$/m or die "$ARGV[0]: no mode\n";
-my ($finds) = $about =~ /^finds: (\w+)$/m or die "$ARGV[0]: no model\n";
-my $lua = 0;
-my $edits = 0;
-while ($about =~ /^file: (\S+)\n<<<\n(.*?)\n===\n(.*?)>>>$/msg)
-{
-	my ($file, $old, $new) = ($1, $2, $3);
-	replace($file, $old, $new =~ s/\n\z//r);
-	$lua ||= $file =~ /\.lua$/;
-	$edits++;
-}
-die "$ARGV[0]: nothing to change\n" unless $edits;
+my ($planted) = grep { $_->{name} eq $ARGV[0] } read_mutants("$Bin/planted.txt");
+die "no planted violation has the name $ARGV[0]\n" unless defined $planted;
+my %text = edited($planted);
+write_file($_, $text{$_}) foreach keys %text;
 system('perl scripts/lua_text.pl >lua_text.new && mv lua_text.new src/protocol/lua_text.c') == 0 or die "lua_text.pl failed\n"
-  if $lua;
-print "$mode $finds\n";
-
-sub blocks
-{
-	open my $in, '<', "$Bin/planted.txt" or die "planted.txt: $!\n";
-	local $/;
-	return split /(?=^\[[\w-]+\]$)/m, <$in>;
-}
-
-sub replace
-{
-	my ($file, $old, $new) = @_;
-	open my $in, '<', $file or die "$file: $!\n";
-	my $text = do { local $/; <$in> };
-	close $in;
-	my $count = () = $text =~ /\Q$old\E/g;
-	die "$file has the text $count times, not once:\n$old\n" if $count != 1;
-	$text =~ s/\Q$old\E/$new/;
-	open my $out, '>', $file or die "$file: $!\n";
-	print $out $text;
-	close $out or die "$file: $!\n";
-}
+  if grep { /\.lua$/ } keys %text;
+print "$planted->{mode} $planted->{finds}\n";

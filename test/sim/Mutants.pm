@@ -1,7 +1,18 @@
 # Mutants.pm: run mutants of a source in child processes, and write TAP
 #
-# Each program makes its mutants, tries a mutant, and judges the result.  This module runs the tries
-# at the same time, and writes the TAP.
+# Each program tries a mutant, and judges the result.  This module runs the tries at the same time,
+# and writes the TAP.  Programs with a table of mutants read it by read_mutants:
+#
+# [name]
+# key: text                     keys differ from table to table; a repeated key adds a line
+# file: the file of the edits that follow, below the root, test/sim, src/protocol or src
+# <<<
+# the text to be replaced, which must occur exactly once
+# ===
+# the new text
+# >>>                           several edits are possible
+#
+# The last newline of both texts is dropped: a text may end within a line.
 package Mutants;
 
 use strict;
@@ -10,9 +21,66 @@ use warnings;
 use Exporter 'import';
 use POSIX ();
 
-our @EXPORT = qw(run_mutants check finish read_reasons sources_of slurp write_file);
+our @EXPORT = qw(read_mutants edited run_mutants check finish read_reasons sources_of slurp write_file);
 
 my ($tests, $failed) = (0, 0);
+
+# Returns the mutants of a table.  Each has its name, its keys, and `edits` of file, old and new.
+sub read_mutants
+{
+	my ($table) = @_;
+	my (@mutants, $mutant, $file, $part);
+
+	open(my $in, '<', $table) or die "$table: $!\n";
+	while (my $line = <$in>)
+	{
+		if (defined $part)
+		{
+			if ($line =~ /^===$/) { $part = 'new'; }
+			elsif ($line =~ /^>>>$/) { undef $part; }
+			else { $mutant->{edits}[-1]{$part} .= $line; }
+		}
+		elsif ($line =~ /^<<<$/)
+		{
+			push @{ $mutant->{edits} }, { file => $file, old => '', new => '' };
+			$part = 'old';
+		}
+		elsif ($line =~ /^\[([\w-]+)\]$/)
+		{
+			$mutant = { name => $1, edits => [] };
+			push @mutants, $mutant;
+		}
+		elsif ($line =~ /^file: (\S+)$/) { $file = $1; }
+		elsif ($line =~ /^(\w+): (.*)$/) { $mutant->{$1} = defined $mutant->{$1} ? "$mutant->{$1}\n$2" : $2; }
+		elsif ($line !~ /^(#.*)?$/) { die "$table:$.: what is this?\n"; }
+	}
+	close($in);
+	foreach my $edit (map { @{ $_->{edits} } } @mutants)
+	{
+		chomp($edit->{old}, $edit->{new});
+	}
+	return @mutants;
+}
+
+# Returns the files of a mutant, each followed by its new text.  Dies if the mutant has no edit, or
+# a text does not occur exactly once.  Paths begin at the current directory, the root of the sources.
+sub edited
+{
+	my ($mutant) = @_;
+	my %text;
+
+	foreach my $edit (@{ $mutant->{edits} })
+	{
+		my ($path) = grep { -e } map { $_ . $edit->{file} } ('', 'test/sim/', 'src/protocol/', 'src/');
+		die "no file $edit->{file}\n" unless defined $path;
+		$text{$path} //= slurp($path);
+		my $count = () = $text{$path} =~ /\Q$edit->{old}\E/g;
+		die "its text is in $path $count times, not once\n" if $count != 1;
+		$text{$path} =~ s/\Q$edit->{old}\E/$edit->{new}/;
+	}
+	die "nothing to change\n" unless %text;
+	return %text;
+}
 
 # Calls $try->($mutant) in a child process, with $jobs children at a time.  When a child ends, calls
 # $report->($mutant, $result) in this process, with the text that $try returned, or '' if $try died.

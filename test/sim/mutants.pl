@@ -30,7 +30,7 @@ chdir dirname(abs_path($0)) . '/../..' or die $!;
 my @flags = qw(-std=c99 -O2 -w -DNDEBUG -Itest/sim -Itest/unit -Isrc); # node.h exists twice
 my $dir = tempdir(CLEANUP => 1);
 
-my @mutants = read_table('test/sim/mutants.txt');
+my @mutants = read_mutants('test/sim/mutants.txt');
 if (@ARGV)
 {
 	my %wanted = map { $_ => 1 } @ARGV;
@@ -38,7 +38,7 @@ if (@ARGV)
 }
 die "no such mutant\n" unless @mutants;
 
-my %sources = map { $_ => [ sources_of("test/sim/$_") ] } map { $_->{program} } @mutants;
+my %sources = map { $_ => [ sources_of("test/sim/$_") ] } map { program($_) } @mutants;
 my %compiled = map { $_ => 1 } map { @$_ } values %sources;
 foreach my $source (sort keys %compiled)
 {
@@ -48,45 +48,7 @@ foreach my $source (sort keys %compiled)
 my $killed = run_mutants($jobs, \@mutants, \&try_mutant, \&report);
 finish(sprintf '%d mutants, %d killed', scalar @mutants, $killed);
 
-# Returns the blocks of the table; mutants.txt explains their form.
-sub read_table
-{
-	my ($file) = @_;
-	my (@table, $mutant, $part);
-
-	open(my $in, '<', $file) or die "$file: $!\n";
-	while (my $line = <$in>)
-	{
-		if (defined $part)
-		{
-			if ($line =~ /^===$/) { $part = 'new'; }
-			elsif ($line =~ /^>>>$/) { undef $part; }
-			else { $mutant->{edits}[-1]{$part} .= $line; }
-		}
-		elsif ($line =~ /^<<<$/)
-		{
-			push @{ $mutant->{edits} }, { old => '', new => '' };
-			$part = 'old';
-		}
-		elsif ($line =~ /^\[([\w-]+)\]$/)
-		{
-			$mutant = { name => $1, program => 'sim', edits => [] };
-			push @table, $mutant;
-		}
-		elsif ($line =~ /^(what|kills|file|faults|program): (.*)$/) { $mutant->{$1} = $2; }
-		elsif ($line !~ /^(#.*)?$/) { die "$file:$.: what is this?\n"; }
-	}
-	close($in);
-	return @table;
-}
-
-# Returns the path of the mutant's file.
-sub source
-{
-	my ($mutant) = @_;
-	my ($path) = grep { -e } map { "$_/$mutant->{file}" } qw(test/sim src/protocol src);
-	return $path;
-}
+sub program { return $_[0]{program} // 'sim'; }
 
 sub object
 {
@@ -104,28 +66,18 @@ sub compile
 sub try_mutant
 {
 	my ($mutant) = @_;
-	my $source = source($mutant) // return 'no such file';
+	my ($source, $text) = eval { edited($mutant) } or return $@ =~ s/\n\z//r;
 	my $name = "$dir/$mutant->{name}";
 	my $began = time();
 
-	my $text = slurp($source);
-	foreach my $edit (@{ $mutant->{edits} })
-	{
-		# the text to replace may end within a line
-		my ($old, $new) = ($edit->{old}, $edit->{new});
-		chomp($old, $new);
-		my $count = () = $text =~ /\Q$old\E/g;
-		return "its text is there $count times, not once" if $count != 1;
-		$text =~ s/\Q$old\E/$new/;
-	}
 	write_file("$name.c", $text);
 	compile("$name.c", "$name.o") or return "it does not compile";
-	my @objects = map { $_ eq $source ? "$name.o" : object($_) } @{ $sources{ $mutant->{program} } };
+	my @objects = map { $_ eq $source ? "$name.o" : object($_) } @{ $sources{ program($mutant) } };
 	system(split(' ', $cc), '-o', $name, @objects) == 0 or return "it does not link";
 
 	my $faults = $mutant->{faults} ? "--faults $mutant->{faults}" : '';
 	# the world must find the mutant, not the laws of the core (17)
-	my $other = $mutant->{program} ne 'sim';
+	my $other = program($mutant) ne 'sim';
 	my $options = $other ? '' : "--seconds $seconds --min-faults 0 --skip 17 $faults";
 	my $said = until_violation("$name $options");
 	my $taken = sprintf('%.1f', time() - $began);
