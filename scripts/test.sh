@@ -21,7 +21,7 @@
 # Installs missing packages (scripts/deps.sh), then works in a temporary directory
 # with a copy of PostgreSQL, servers on the loopback interface and Redis nodes; all
 # are removed at the end.  KEEP=1 in the environment keeps the directory.  TAP_JOBS
-# is the number of TAP files at a time; by default twice the number of processors.
+# is the number of TAP files at a time; by default three times the number of processors.
 # Ends with the line "N passed, N failed", and with an error if a test failed.
 set -eu
 
@@ -80,7 +80,7 @@ begin_inner
 
 PASSED=0
 FAILED=0
-TAP_JOBS=${TAP_JOBS:-$((2 * $(nproc)))}
+TAP_JOBS=${TAP_JOBS:-$((3 * $(nproc)))}
 
 # with the minutes since the start
 heading() { printf '\n== %s (%d min)\n' "$*" $((SECONDS / 60)); }

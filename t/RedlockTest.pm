@@ -35,6 +35,7 @@ use warnings;
 
 use Carp;
 use Exporter 'import';
+use List::Util 'min';
 use Test::More;
 use Time::HiRes qw(sleep time);
 
@@ -121,7 +122,8 @@ sub tls_is_missing
 
 Waits until the condition, a sub, returns true, and reports that as a passed
 test; or as a failed one after B<seconds> (by default the time that
-PG_TEST_TIMEOUT_DEFAULT says).
+PG_TEST_TIMEOUT_DEFAULT says).  Looks 50 times a second at first, and the less often the
+longer the wait: a condition costs a process or two, and tests run side by side.
 
 Where a key must be gone because it was deleted, the test takes a ttl above the
 time waited for, so that its expiry can't pass for its deletion.
@@ -131,16 +133,26 @@ time waited for, so that its expiry can't pass for its deletion.
 sub wait_until
 {
 	my ($condition, $description, $seconds) = @_;
-	my $end = time + ($seconds // $PostgreSQL::Test::Utils::timeout_default);
 
 	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	return _wait($condition, $seconds) ? pass($description) : fail("$description (timed out)");
+}
 
+# Returns false if the condition stays false.
+sub _wait
+{
+	my ($condition, $seconds) = @_;
+	my $began = time;
+
+	$seconds //= $PostgreSQL::Test::Utils::timeout_default;
 	while (!$condition->())
 	{
-		return fail("$description (timed out)") if time > $end;
-		sleep 0.02;
+		my $waited = time - $began;
+
+		return 0 if $waited > $seconds;
+		sleep min(0.02 + $waited / 10, 0.5);
 	}
-	return pass($description);
+	return 1;
 }
 
 =pod
@@ -257,7 +269,7 @@ cluster's init.
 sub redlock_cluster
 {
 	my ($name, %options) = @_;
-	my $cluster = PostgreSQL::Test::Cluster->new($name);
+	my $cluster = bless PostgreSQL::Test::Cluster->new($name), 'RedlockTest::Cluster';
 
 	$cluster->init(%{ $options{init} // {} });
 	# In the data directory, so that a killed server leaves nothing elsewhere.
@@ -614,8 +626,6 @@ sub replace_broker
 The broker's process id, '' if there is none.  Looked up among the children of
 the postmaster, so it needs no connection.
 
-=back
-
 =cut
 
 sub broker_pid
@@ -639,6 +649,8 @@ sub broker_pid
 =item broker_sleeps(cluster)
 
 How often the broker has gone to sleep since its start.
+
+=back
 
 =cut
 
@@ -893,6 +905,40 @@ END
 }
 
 # ----------------------------------------------------------------------------
+
+=pod
+
+=head1 RedlockTest::Cluster
+
+A PostgreSQL::Test::Cluster whose poll_query_until looks as often as wait_until.
+
+=cut
+
+package RedlockTest::Cluster;
+
+use strict;
+use warnings;
+
+use Test::More;
+
+use parent -norequire, 'PostgreSQL::Test::Cluster';
+
+sub poll_query_until
+{
+	my ($self, $dbname, $query, $expected) = @_;
+	my ($out, $err);
+
+	$expected //= 't';
+	return 1 if RedlockTest::_wait(
+		sub {
+			(undef, $out, $err) = $self->psql($dbname, $query);
+			return $out eq $expected && $err eq '';
+		},
+		# PostgreSQL's own looks for longer than the limit, too
+		2 * $PostgreSQL::Test::Utils::timeout_default);
+	diag("timed out: $query\nexpected: $expected\nlast output: $out\n$err");
+	return 0;
+}
 
 =pod
 
