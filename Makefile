@@ -258,7 +258,8 @@ fuzz_mutants:
 .PHONY: fuzz fuzz_mutants fuzz_programs
 
 # Both directories have a node.h: the simulator's comes first.
-SIM_CC = $(CC) -std=c99 -Wall -Wextra -Werror -O2 -g -Itest/sim -Itest/unit -Isrc
+SIM_OPTIMIZE = -O2
+SIM_CC = $(CC) -std=c99 -Wall -Wextra -Werror $(SIM_OPTIMIZE) -g -Itest/sim -Itest/unit -Isrc
 SIM_FILES = sim world plan story node wire word host host_world reload peer session operator fault force check debt
 SIM_PURE = $(patsubst %,src/protocol/%,$(CORE) entry force_release guard hearing inspection local_inspect local_node node_index release_queue rules settling value waiters wish) \
 	src/driver/driver src/driver/turns
