@@ -21,8 +21,14 @@
 #include "shared/clock.h"
 #include "shared/guc.h"
 
+/* When the alarm rings again if no interrupt is allowed now. */
+#define AGAIN_US 10000
+
 static volatile sig_atomic_t loss_error = 0; /* SQLSTATE of the error after a loss, still to come */
 static volatile TimestampTz loss_statement;  /* ... in the statement with this start */
+
+static volatile sig_atomic_t held = 0;         /* between loss_alarm_hold and loss_alarm_resume */
+static volatile sig_atomic_t rang_in_hold = 0; /* the alarm is not set again */
 
 static emit_log_hook_type prev_emit_log = NULL;
 
@@ -76,9 +82,30 @@ loss_alarm_set_for(const Holding *holding)
 		alarm_at(ALARM_LOSS, at_us);
 }
 
+void
+loss_alarm_hold(void)
+{
+	held = 1;
+	if (loss_error != 0)
+		CHECK_FOR_INTERRUPTS();
+}
+
+void
+loss_alarm_resume(void)
+{
+	held = 0;
+	if (rang_in_hold)
+	{
+		rang_in_hold = 0;
+		set_alarm();
+	}
+}
+
 /*
  * In the signal handler: a validity ends now, or the broker has noticed a loss.  Usually the broker
  * has renewed the lease, and the alarm is set again.
+ *
+ * COMMIT PREPARED waits for standbys, too, and holds off interrupts.
  */
 static void
 on_alarm(void)
@@ -86,9 +113,14 @@ on_alarm(void)
 	bool lost = false;
 	dlist_iter iter;
 
-	if (holdings_are_changing())
+	if (held)
 	{
-		alarm_at(ALARM_LOSS, redlock_clock_us() + 1000);
+		rang_in_hold = 1;
+		return;
+	}
+	if (holdings_are_changing() || InterruptHoldoffCount > 0)
+	{
+		alarm_at(ALARM_LOSS, redlock_clock_us() + AGAIN_US);
 		return;
 	}
 	dlist_foreach(iter, &holdings)

@@ -22,6 +22,16 @@ extern void loss_alarm_watch_errors(void);
 /* Sets the alarm for a new holding: the alarm rings when the holding's lease ends. */
 extern void loss_alarm_set_for(const Holding *holding);
 
+/*
+ * A commit or PREPARE begins: until loss_alarm_resume the alarm cancels nothing.  A cancel would
+ * end the commit's wait for synchronous standbys, and the client would take the transaction for
+ * replicated.  An earlier cancel by the alarm is handled now: raises the error.
+ */
+extern void loss_alarm_hold(void);
+
+/* The transaction has ended: the alarm tells of losses again.  Never fails. */
+extern void loss_alarm_resume(void);
+
 /* For PG_CATCH: has the alarm cancelled the statement, and is this error the result? */
 extern bool loss_alarm_cancelled(void);
 

@@ -35,6 +35,7 @@
 #include "session/fence.h"
 #include "session/gate.h"
 #include "session/loss.h"
+#include "session/loss_alarm.h"
 #include "session/permit_queue.h"
 #include "session/transaction.h"
 #include "shared/guc.h"
@@ -126,11 +127,13 @@ on_xact(XactEvent event, void *arg)
 			guard_commit(guarded);
 			if (guarded && record_fences())
 				guard_commit(true); /* recording may have waited */
+			loss_alarm_hold();
 			break;
 		case XACT_EVENT_PRE_PREPARE:
 			refuse_prepare();
 			restore_gates();
 			guard_commit(effects_are_there());
+			loss_alarm_hold();
 			break;
 		case XACT_EVENT_COMMIT:
 		case XACT_EVENT_ABORT:
@@ -139,6 +142,7 @@ on_xact(XactEvent event, void *arg)
 			released_lost = NULL;
 			effects_end_transaction();
 			end_transaction();
+			loss_alarm_resume();
 			break;
 		case XACT_EVENT_PARALLEL_PRE_COMMIT:
 		case XACT_EVENT_PARALLEL_COMMIT:

@@ -1,0 +1,95 @@
+# A lease that ends while a commit waits for a synchronous standby.
+#
+# Protects from: the cancel after a loss ending the wait, so that the client is told of a commit
+# that no standby has.
+
+use strict;
+use warnings;
+
+use RedlockTest;
+use Test::More;
+
+my @nodes = redis_nodes(3);
+my $conf = "redlock.ttl = '2s'\nwal_level = replica\nmax_wal_senders = 1";
+my ($host, $other) = map { redlock_cluster($_, nodes => \@nodes, conf => $conf) } qw(a b);
+my $b = session($other);
+
+$host->safe_psql('postgres', 'CREATE TABLE t (i int)');
+
+sub set_standbys
+{
+	my ($names) = @_;
+
+	$host->append_conf('postgresql.conf', "synchronous_standby_names = '$names'");
+	$host->reload;
+	ok($host->poll_query_until('postgres', 'SHOW synchronous_standby_names', $names), "standbys: '$names'");
+	return;
+}
+
+sub waits_for_standby
+{
+	my ($s) = @_;
+	my $pid = $s->pid;
+
+	return $host->safe_psql('postgres', "SELECT wait_event = 'SyncRep' FROM pg_stat_activity WHERE pid = $pid") eq 't';
+}
+
+# before the commit, the commit, and how the lease ends
+my %case = (
+	'transaction scope, hold_at_most' =>
+	  [ "BEGIN; SELECT redlock_acquire('job', hold_at_most => '1 s'); INSERT INTO t VALUES (1)", 'COMMIT' ],
+	'transaction scope, forced release' =>
+	  [ "BEGIN; SELECT redlock_acquire('job'); INSERT INTO t VALUES (1)", 'COMMIT', 1 ],
+	'session scope' =>
+	  [ "BEGIN; SELECT redlock_acquire('job', scope => 'session', hold_at_most => '1 s'); INSERT INTO t VALUES (1)", 'COMMIT' ],
+	'PREPARE' => [
+		"SET synchronous_commit = on; BEGIN; SELECT redlock_acquire('job', scope => 'session', hold_at_most => '1 s');"
+		  . 'INSERT INTO t VALUES (1)',
+		"PREPARE TRANSACTION 'p'"
+	],
+	'COMMIT PREPARED' => [ "SELECT redlock_acquire('job', scope => 'session', hold_at_most => '1 s')", "COMMIT PREPARED 'p'" ],
+	'terminate' => [
+		"SET redlock.on_loss = terminate; BEGIN; SELECT redlock_acquire('job', hold_at_most => '1 s');"
+		  . 'INSERT INTO t VALUES (1)',
+		'COMMIT'
+	],
+);
+foreach my $case ('PREPARE', 'COMMIT PREPARED', 'session scope', 'terminate', 'transaction scope, forced release', 'transaction scope, hold_at_most')
+{
+	my ($before, $commit, $forced) = @{ $case{$case} };
+	my $s = session($host);
+
+	set_standbys('none');
+	is($s->run($before)->{state}, '', "$case: the session holds the lock");
+	$s->send($commit);
+	wait_until(sub { waits_for_standby($s) }, "$case: the commit waits for a standby");
+	ok($b->run("SELECT redlock_force_release('job')")->{state} eq '', "$case: a forced release") if $forced;
+	like($b->query("SELECT redlock_acquire('job', wait => '60 s', scope => 'session')"), qr/^\d+$/, "$case: another host gets the lock");
+	ok(waits_for_standby($s), "$case: the commit still waits");
+	set_standbys('');
+	my $result = $s->result;
+	is("$result->{state} $result->{err}", ' ', "$case: the commit ends without a warning");
+	$s->quit;
+	$b->query("SELECT redlock_release('job')");
+}
+is($host->safe_psql('postgres', 'SELECT count(*) FROM t'), '5', 'all rows are there');
+
+# A lease at session scope that ends meanwhile is told of after the commit.
+{
+	my $s = session($host);
+
+	set_standbys('none');
+	$s->query("BEGIN; SELECT redlock_acquire('job', scope => 'session', hold_at_most => '1 s'); INSERT INTO t VALUES (1)");
+	$s->send("COMMIT\\; SELECT pg_sleep(120)");
+	wait_until(sub { waits_for_standby($s) }, 'a commit and a query');
+	$b->query("SELECT redlock_acquire('job', wait => '60 s', scope => 'session')");
+	set_standbys('');
+	my $result = $s->result;
+	is($result->{state}, '57014', 'the query after the commit is cancelled');
+	like($result->{message}, qr/lease/, '... because of the loss');
+	unlike($result->{err}, qr/synchronous/, '... and the commit was replicated');
+	$s->quit;
+}
+$b->quit;
+
+done_testing();
