@@ -7,19 +7,23 @@
 -- functions there.  So each operator has operands of exactly the types of an operator of pg_catalog,
 -- and functions of pg_catalog are qualified.
 
--- These three have further arguments.  Functions with other arguments are other functions, so the
--- privileges of the old ones are given to the new ones.  redlock_acquire_all, redlock_lock, redlock_lock_all,
--- redlock_release_wanted and the functions for detached locks get those of redlock_acquire,
--- redlock_try_all and redlock_try_detached those of redlock_try.  Names are qualified and members of
--- the extension, as others may have objects of the same names in its schema.
+-- The privileges of dropped functions, for the end of this script: functions with other arguments or
+-- names are other functions.  redlock_acquire_all, redlock_lock, redlock_lock_all,
+-- redlock_release_wanted and the functions for detached locks get the privileges of redlock_acquire,
+-- redlock_try_all and redlock_try_detached those of redlock_try, and functions behind views those of
+-- the functions behind the former views.  Names are qualified and members of the extension, as others
+-- may have objects of the same names in its schema.
 CREATE TEMPORARY TABLE redlock_update AS
-    SELECT proname, proowner, proacl
+    SELECT p.proname, p.proowner,
+           CASE WHEN p.proacl OPERATOR(pg_catalog.=) i.initprivs THEN NULL ELSE p.proacl END AS proacl
       FROM pg_catalog.pg_depend d JOIN pg_catalog.pg_extension e ON e.oid = d.refobjid
       JOIN pg_catalog.pg_proc p ON p.oid = d.objid
+      LEFT JOIN pg_catalog.pg_init_privs i ON i.classoid = d.classid AND i.objoid = p.oid
      WHERE d.refclassid OPERATOR(pg_catalog.=) 'pg_catalog.pg_extension'::pg_catalog.regclass::pg_catalog.oid
        AND d.classid OPERATOR(pg_catalog.=) 'pg_catalog.pg_proc'::pg_catalog.regclass::pg_catalog.oid
        AND d.deptype = 'e' AND e.extname = 'redlock_pg'
-       AND p.proname IN ('redlock_acquire', 'redlock_try', 'redlock_run');
+       AND p.proname IN ('redlock_acquire', 'redlock_try', 'redlock_run',
+                         'redlock_lease_rows', 'redlock_stats_row', 'redlock_node_rows');
 
 DROP FUNCTION redlock_acquire(text, interval, interval, redlock_scope, interval, interval);
 CREATE FUNCTION redlock_acquire(resource text,
@@ -298,52 +302,6 @@ AS 'MODULE_PATHNAME', 'redlock_diagnose'
 LANGUAGE C VOLATILE PARALLEL RESTRICTED;
 COMMENT ON FUNCTION redlock_diagnose() IS
 'Says in words what is wrong with this installation, and what to do: a row for each finding with the severity error or warning, and for each subject without a fault a row with the severity ok. Never fails because of such a fault';
-
-DO LANGUAGE plpgsql $$
-DECLARE
-    changed record;
-    privilege record;
-BEGIN
-    FOR changed IN
-        SELECT p.oid, p.oid::pg_catalog.regprocedure AS routine, u.proacl, u.proowner::pg_catalog.regrole AS owner
-          FROM pg_temp.redlock_update u
-          JOIN pg_catalog.pg_proc p
-            ON u.proname = CASE WHEN p.prosrc IN ('redlock_acquire_all', 'redlock_lock', 'redlock_lock_all',
-                                                  'redlock_release_detached',
-                                                  'redlock_check_detached', 'redlock_extend',
-                                                  'redlock_attach', 'redlock_release_wanted')
-                                THEN 'redlock_acquire'
-                                WHEN p.prosrc IN ('redlock_try_all', 'redlock_try_detached')
-                                THEN 'redlock_try'
-                                WHEN p.prosrc = 'redlock_run_all' THEN 'redlock_run'
-                                ELSE p.proname END
-          -- others may have functions of these names, too
-          JOIN pg_catalog.pg_depend d ON d.objid = p.oid AND d.deptype = 'e'
-           AND d.classid OPERATOR(pg_catalog.=) 'pg_catalog.pg_proc'::pg_catalog.regclass::pg_catalog.oid
-           AND d.refclassid OPERATOR(pg_catalog.=) 'pg_catalog.pg_extension'::pg_catalog.regclass::pg_catalog.oid
-           AND d.refobjid = (SELECT oid FROM pg_catalog.pg_extension WHERE extname = 'redlock_pg')
-         WHERE p.pronamespace = (SELECT extnamespace FROM pg_catalog.pg_extension WHERE extname = 'redlock_pg')
-    LOOP
-        IF changed.proacl IS NOT NULL THEN
-            EXECUTE pg_catalog.format('REVOKE ALL ON ROUTINE %s FROM PUBLIC, CURRENT_USER', changed.routine);
-            FOR privilege IN
-                SELECT grantee, is_grantable FROM pg_catalog.aclexplode(changed.proacl)
-            LOOP
-                EXECUTE pg_catalog.format('GRANT EXECUTE ON ROUTINE %s TO %s%s', changed.routine,
-                                          CASE WHEN privilege.grantee OPERATOR(pg_catalog.=) 0::pg_catalog.oid THEN 'PUBLIC'
-                                               ELSE privilege.grantee::pg_catalog.regrole::pg_catalog.text END,
-                                          CASE WHEN privilege.is_grantable THEN ' WITH GRANT OPTION' END);
-            END LOOP;
-            -- they are the user's, not the extension's: pg_dump has to write them
-            DELETE FROM pg_catalog.pg_init_privs
-             WHERE classoid OPERATOR(pg_catalog.=) 'pg_catalog.pg_proc'::pg_catalog.regclass::pg_catalog.oid
-               AND objoid = changed.oid;
-        END IF;
-        EXECUTE pg_catalog.format('ALTER ROUTINE %s OWNER TO %s', changed.routine, changed.owner);
-    END LOOP;
-END
-$$;
-DROP TABLE pg_temp.redlock_update;
 
 CREATE FUNCTION redlock_release_idle()
 RETURNS bigint
@@ -947,3 +905,60 @@ REVOKE EXECUTE ON FUNCTION redlock_runs_merge() FROM PUBLIC;
 CREATE TRIGGER redlock_runs_merge BEFORE INSERT OR UPDATE ON redlock_runs
     FOR EACH ROW EXECUTE FUNCTION redlock_runs_merge();
 ALTER TABLE redlock_runs ENABLE REPLICA TRIGGER redlock_runs_merge;
+
+DO LANGUAGE plpgsql $$
+DECLARE
+    changed record;
+    privilege record;
+    owner_of_fences pg_catalog.regrole;
+BEGIN
+    -- redlock_fence writes both tables with the rights of its owner
+    SELECT c.relowner::pg_catalog.regrole INTO owner_of_fences
+      FROM pg_catalog.pg_class c
+     WHERE c.relname = 'redlock_fences' AND c.relkind = 'r'
+       AND c.relnamespace = (SELECT extnamespace FROM pg_catalog.pg_extension WHERE extname = 'redlock_pg');
+    EXECUTE pg_catalog.format('ALTER TABLE redlock_shared_fences OWNER TO %s', owner_of_fences);
+    FOR changed IN
+        SELECT p.oid, p.oid::pg_catalog.regprocedure AS routine, u.proacl, u.proowner::pg_catalog.regrole AS owner
+          FROM pg_temp.redlock_update u
+          JOIN pg_catalog.pg_proc p
+            ON u.proname = CASE WHEN p.prosrc IN ('redlock_acquire_all', 'redlock_lock', 'redlock_lock_all',
+                                                  'redlock_release_detached',
+                                                  'redlock_check_detached', 'redlock_extend',
+                                                  'redlock_attach', 'redlock_release_wanted')
+                                THEN 'redlock_acquire'
+                                WHEN p.prosrc IN ('redlock_try_all', 'redlock_try_detached')
+                                THEN 'redlock_try'
+                                WHEN p.prosrc = 'redlock_run_all' THEN 'redlock_run'
+                                WHEN p.prosrc = 'redlock_lock_rows' THEN 'redlock_lease_rows'
+                                WHEN p.prosrc IN ('redlock_counter_row', 'redlock_unsettled_row')
+                                THEN 'redlock_stats_row'
+                                WHEN p.prosrc = 'redlock_node_list_rows' THEN 'redlock_node_rows'
+                                ELSE p.proname END
+          -- others may have functions of these names, too
+          JOIN pg_catalog.pg_depend d ON d.objid = p.oid AND d.deptype = 'e'
+           AND d.classid OPERATOR(pg_catalog.=) 'pg_catalog.pg_proc'::pg_catalog.regclass::pg_catalog.oid
+           AND d.refclassid OPERATOR(pg_catalog.=) 'pg_catalog.pg_extension'::pg_catalog.regclass::pg_catalog.oid
+           AND d.refobjid = (SELECT oid FROM pg_catalog.pg_extension WHERE extname = 'redlock_pg')
+         WHERE p.pronamespace = (SELECT extnamespace FROM pg_catalog.pg_extension WHERE extname = 'redlock_pg')
+    LOOP
+        IF changed.proacl IS NOT NULL THEN
+            EXECUTE pg_catalog.format('REVOKE ALL ON ROUTINE %s FROM PUBLIC, CURRENT_USER', changed.routine);
+            FOR privilege IN
+                SELECT grantee, is_grantable FROM pg_catalog.aclexplode(changed.proacl)
+            LOOP
+                EXECUTE pg_catalog.format('GRANT EXECUTE ON ROUTINE %s TO %s%s', changed.routine,
+                                          CASE WHEN privilege.grantee OPERATOR(pg_catalog.=) 0::pg_catalog.oid THEN 'PUBLIC'
+                                               ELSE privilege.grantee::pg_catalog.regrole::pg_catalog.text END,
+                                          CASE WHEN privilege.is_grantable THEN ' WITH GRANT OPTION' END);
+            END LOOP;
+            -- they are the user's, not the extension's: pg_dump has to write them
+            DELETE FROM pg_catalog.pg_init_privs
+             WHERE classoid OPERATOR(pg_catalog.=) 'pg_catalog.pg_proc'::pg_catalog.regclass::pg_catalog.oid
+               AND objoid = changed.oid;
+        END IF;
+        EXECUTE pg_catalog.format('ALTER ROUTINE %s OWNER TO %s', changed.routine, changed.owner);
+    END LOOP;
+END
+$$;
+DROP TABLE pg_temp.redlock_update;

@@ -291,6 +291,8 @@ GRANT EXECUTE ON FUNCTION redlock_release_all TO worker;
 REVOKE EXECUTE ON FUNCTION redlock_try FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION redlock_try TO worker WITH GRANT OPTION;
 ALTER PROCEDURE redlock_run OWNER TO worker;
+REVOKE EXECUTE ON FUNCTION redlock_lease_rows, redlock_stats_row, redlock_node_rows FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION redlock_stats_row TO worker;
 SQL
 	my $holder = session($host, dbname => $db);
 	my $token  = $holder->query("SELECT redlock_acquire('held', scope => 'session')");
@@ -312,6 +314,16 @@ SQL
 	is($host->safe_psql($db, <<'SQL'), 'f|t', "$version: privileges that were changed stay so");
 SELECT has_function_privilege('public', 'redlock_release_all()', 'EXECUTE'),
        has_function_privilege('worker', 'redlock_release_all()', 'EXECUTE')
+SQL
+	is($host->safe_psql($db, <<'SQL'), <<'SQL' =~ s/\n$//r, "$version: also behind the views");
+SELECT f, has_function_privilege('public', f || '()', 'EXECUTE'), has_function_privilege('worker', f || '()', 'EXECUTE')
+  FROM unnest(ARRAY['redlock_lock_rows', 'redlock_counter_row', 'redlock_unsettled_row', 'redlock_node_rows', 'redlock_node_list_rows']) f
+SQL
+redlock_lock_rows|f|f
+redlock_counter_row|f|t
+redlock_unsettled_row|f|t
+redlock_node_rows|f|f
+redlock_node_list_rows|f|f
 SQL
 	is($host->safe_psql($db, <<'SQL'), <<'SQL' =~ s/\n$//r, "$version: also of functions that have further arguments now, as a dump has them");
 SELECT p.proname, CASE WHEN p.proowner = 10 THEN 'superuser' ELSE p.proowner::regrole::text END, a.grantee::regrole, a.is_grantable, i.initprivs
@@ -343,6 +355,26 @@ SQL
 	$host->safe_psql($db, 'ALTER EXTENSION redlock_pg UPDATE');
 	is(differences($host->safe_psql($db, $inventory), $fresh),
 		'', "$version: after the update all is as in a fresh $now");
+	$host->safe_psql('postgres', "DROP DATABASE $db");
+
+	# updated by another role than the owner
+	$host->safe_psql('postgres', "CREATE DATABASE $db");
+	$host->safe_psql($db, <<SQL);
+CREATE ROLE former SUPERUSER;
+CREATE ROLE owner;
+SET ROLE former;
+CREATE EXTENSION redlock_pg VERSION '$version';
+RESET ROLE;
+REASSIGN OWNED BY former TO owner;
+ALTER EXTENSION redlock_pg UPDATE;
+SQL
+	calls_work($db, "$version of another owner after the update");
+	my $reader = session($host, dbname => $db);
+	is($reader->run("SELECT redlock_acquire('shared', mode => 'shared', scope => 'session') = redlock_fence('shared')")->{out},
+		't', "$version of another owner: a fence of a shared lock");
+	$reader->quit;
+	$host->safe_psql('postgres', "DROP DATABASE $db");
+	$host->safe_psql('postgres', 'DROP ROLE former, owner');
 }
 
 calls_work('fresh', "fresh $now");
