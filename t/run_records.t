@@ -424,9 +424,30 @@ $gate->query("CALL redlock_run('next', 'SELECT 1', record => true)");
 wait_until(sub { $session->query("SELECT count(*) FROM redlock_runs WHERE status = 'running'") eq '0' }, 'all others are written');
 wait_until(sub { $session->query("SELECT count(*) FROM redlock_runs WHERE message ~ '^the session ended before the run did'") eq '1' }, 'that one, by the next run of its session');
 
+# ---- a process that is terminated, in a database with a short limit for locks ----
+
+restart_with($host_a, nodes => \@nodes, conf => 'max_worker_processes = 8');
+($session, $gate) = map { session($host_a) } 1, 2;
+my $writers = "FROM pg_stat_activity WHERE backend_type = 'redlock run' AND wait_event_type = 'Lock'";
+$gate->query('SELECT pg_advisory_lock(1)');
+@failing = map { session($host_a) } 1 .. 3;
+$failing[$_]->send("CALL redlock_run('terminated $_', 'SELECT pg_advisory_xact_lock_shared(1); SELECT 1/0', record => true)") foreach 0 .. $#failing;
+wait_until(sub { $session->query("SELECT count(*) FROM redlock_runs WHERE status = 'running' AND resource ~ '^terminated'") eq '3' }, 'three runs');
+$session->query("ALTER DATABASE postgres SET lock_timeout = '10 ms'");
+$session->query('BEGIN; LOCK TABLE redlock_runs IN SHARE MODE');
+$gate->query('SELECT pg_advisory_unlock(1)');
+$_->result foreach @failing;
+wait_until(sub { $gate->query("SELECT count(*) $writers") eq '1' }, 'a process waits to write that they have failed');
+$gate->query("SELECT pg_terminate_backend(pid, 60000) $writers");
+wait_until(sub { $gate->query("SELECT count(*) $writers") eq '1' }, 'another process comes after its end');
+$session->query('COMMIT');
+wait_until(sub { $session->query("SELECT count(*) FROM redlock_runs WHERE status = 'failed' AND resource ~ '^terminated'") eq '2' }, '... and writes the other reports');
+$session->query('ALTER DATABASE postgres RESET lock_timeout');
+$_->quit foreach @failing;
+
 # ---- the only process is busy in another database ----
 
-restart_with($host_a, nodes => \@nodes);
+restart_with($host_a, nodes => \@nodes, conf => 'max_worker_processes = 2');
 $session = session($host_a);
 my ($elsewhere, $locker) = map { session($host_a, dbname => 'of_schema') } 1, 2;
 $locker->query('SELECT pg_advisory_lock(1)');

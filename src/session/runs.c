@@ -87,6 +87,7 @@ static const char *explain_failure(const Run *run, const ErrorData *error, const
 								   const char *loss, bool cancelled);
 static void copy_text(char *to, const char *text, size_t size);
 static bool start_writer(uint64 number);
+static void wait_without_end(void);
 static void attempt(void (*step)(const RunReport *report), const RunReport *report);
 static void write_end(const RunReport *report);
 static void leave_note(const RunReport *report);
@@ -600,6 +601,7 @@ redlock_runs_main(Datum unused)
 	error_context_stack = &context;
 	BackgroundWorkerInitializeConnectionByOid(report.database, InvalidOid,
 											  BGWORKER_BYPASS_ALLOWCONN);
+	wait_without_end();
 	pgstat_report_activity(STATE_RUNNING, "recording that a run failed");
 	do
 	{
@@ -608,6 +610,17 @@ redlock_runs_main(Datum unused)
 			attempt(leave_note, &report);
 	} while (run_report_next(writer, &report));
 	error_context_stack = NULL;
+}
+
+/* A limit that the database sets for its sessions would lose the report. */
+static void
+wait_without_end(void)
+{
+	static const char *const limits[] = {"lock_timeout", "transaction_timeout"};
+
+	for (int i = 0; i < lengthof(limits); i++)
+		if (GetConfigOption(limits[i], true, false) != NULL) /* the second since PostgreSQL 17 */
+			SetConfigOption(limits[i], "0", PGC_USERSET, PGC_S_OVERRIDE);
 }
 
 /* Takes a step of the writer.  An error goes to the server log, and stops no further step. */
@@ -693,7 +706,7 @@ leave_note(const RunReport *report)
 static void
 end_writer(int code, Datum arg)
 {
-	run_report_end_writer(writer);
+	run_report_end_writer(writer, start_writer);
 }
 
 static void

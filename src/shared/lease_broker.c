@@ -221,16 +221,25 @@ lease_tell_refused(Lease *lease, bool first)
 bool
 lease_tell_deadlock(Lease *lease, const char *text)
 {
+	int place = -1;
+
 	for (int i = 0; i < CYCLES; i++)
 	{
-		if (lease_table->cycle_entry[i] >= 0)
-			continue;
-		strlcpy(lease_table->cycle[i], text, CYCLE_SIZE);
-		lease_table->cycle_entry[i] = lease_index(lease);
-		lease_set_state(lease, LEASE_DEADLOCKED);
-		return true;
+		int entry = lease_table->cycle_entry[i];
+
+		/* a grant may have come before the owner read the text */
+		if (entry < 0 || entry == lease_index(lease) ||
+			pg_atomic_read_u32(&lease_at(entry)->state) != LEASE_DEADLOCKED)
+			place = i;
+		if (entry == lease_index(lease))
+			break; /* the owner reads the first text of the lease */
 	}
-	return false;
+	if (place < 0)
+		return false;
+	strlcpy(lease_table->cycle[place], text, CYCLE_SIZE);
+	lease_table->cycle_entry[place] = lease_index(lease);
+	lease_set_state(lease, LEASE_DEADLOCKED);
+	return true;
 }
 
 const char *

@@ -38,6 +38,8 @@ static RunReports *reports = NULL;
 
 static Size places_size(void);
 static Place *find(uint64 number);
+static Place *find_unwritten(Oid database, int64 now_us);
+static void send_writer(Place *place, int64 now_us, bool (*start_writer)(uint64 number));
 static bool is_left(const Place *place, int64 now_us);
 
 void
@@ -123,12 +125,12 @@ run_report_put(const RunReport *report, bool (*start_writer)(uint64 number))
 	{
 		place->number = ++reports->last_number;
 		place->taken_us = now_us;
-		place->has_writer = !comes;
+		place->has_writer = false;
 		place->is_there = false;
 		place->report = *report;
-		fate = comes || start_writer(place->number) ? RUN_REPORT_TOLD : RUN_REPORT_NO_PROCESS;
-		if (fate == RUN_REPORT_NO_PROCESS)
-			place->has_writer = false;
+		if (!comes)
+			send_writer(place, now_us, start_writer);
+		fate = comes || place->has_writer ? RUN_REPORT_TOLD : RUN_REPORT_NO_PROCESS;
 	}
 	LWLockRelease(reports->lock);
 	return fate;
@@ -150,14 +152,7 @@ run_report_next(uint64 writer, RunReport *report)
 	}
 	else if (own != NULL)
 	{
-		for (int i = 0; i < MaxBackends && next == NULL; i++)
-		{
-			Place *other = &reports->place[i];
-
-			if (other->number != 0 && other->report.database == own->report.database &&
-				(!other->has_writer || is_left(other, now_us)))
-				next = other;
-		}
+		next = find_unwritten(own->report.database, now_us);
 		(next != NULL ? next : own)->number = 0;
 	}
 	if (next != NULL)
@@ -167,14 +162,22 @@ run_report_next(uint64 writer, RunReport *report)
 }
 
 void
-run_report_end_writer(uint64 writer)
+run_report_end_writer(uint64 writer, bool (*start_writer)(uint64 number))
 {
+	int64 now_us = redlock_clock_us();
 	Place *own;
 
 	LWLockAcquire(reports->lock, LW_EXCLUSIVE);
 	own = find(writer);
 	if (own != NULL)
+	{
+		Place *next;
+
 		own->number = 0;
+		next = find_unwritten(own->report.database, now_us);
+		if (next != NULL)
+			send_writer(next, now_us, start_writer);
+	}
 	LWLockRelease(reports->lock);
 }
 
@@ -185,6 +188,30 @@ find(uint64 number)
 		if (reports->place[i].number == number)
 			return &reports->place[i];
 	return NULL;
+}
+
+/* Returns the place of a report of the database that no writer will write; NULL: there is none. */
+static Place *
+find_unwritten(Oid database, int64 now_us)
+{
+	for (int i = 0; i < MaxBackends; i++)
+	{
+		Place *place = &reports->place[i];
+
+		if (place->number != 0 && place->report.database == database &&
+			(!place->has_writer || is_left(place, now_us)))
+			return place;
+	}
+	return NULL;
+}
+
+/* The place gets a new number: an earlier writer that comes late finds no report. */
+static void
+send_writer(Place *place, int64 now_us, bool (*start_writer)(uint64 number))
+{
+	place->number = ++reports->last_number;
+	place->taken_us = now_us;
+	place->has_writer = start_writer(place->number);
 }
 
 /* Has no writer come for long?  A writer that is here frees the place itself. */

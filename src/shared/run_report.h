@@ -75,7 +75,10 @@ extern RunReportFate run_report_put(const RunReport *report, bool (*start_writer
  */
 extern bool run_report_next(uint64 writer, RunReport *report);
 
-/* The writer calls this when it ends, by an error, too. */
-extern void run_report_end_writer(uint64 writer);
+/*
+ * The writer calls this when it ends.  After a FATAL error, calls `start_writer` for the next
+ * report of the database that has no writer.
+ */
+extern void run_report_end_writer(uint64 writer, bool (*start_writer)(uint64 number));
 
 #endif /* REDLOCK_RUN_REPORT_H */
