@@ -1,8 +1,9 @@
 # A broker that is stopped, or does not start.
 #
-# Protects from: sessions blaming the nodes, or another session, when the broker did not ask; a
-# call never ending since released locks fill the table; a server crashing again and again since
-# it preloads another library file than its functions call.
+# Protects from: sessions blaming the nodes, or another session, when the broker did not ask; tries
+# that find a lock held after the lease's end, which the broker did not note; a call never ending
+# since released locks fill the table; a server crashing again and again since it preloads another
+# library file than its functions call.
 
 use strict;
 use warnings;
@@ -78,6 +79,22 @@ $t->send("SELECT redlock_acquire('more')");
 fails_by_the_broker($_->result, 'who finds no entry does not wait for ever') foreach $s, $t;
 kill 'CONT', $broker;
 ok(wait_until(sub { $s->run("SELECT redlock_try('one')")->{out} eq 't' }, 'a lock'), 'and it goes on with the broker');
+
+# only the broker notes that a lease of this server has ended
+$t->query("SELECT redlock_acquire('idle', scope => 'session', ttl => '1 s')");
+$t->query("SELECT redlock_acquire('detached', scope => 'detached', ttl => '1 s', hold_at_most => '1 s')");
+kill 'STOP', $broker;
+foreach my $name (qw(idle detached))
+{
+	my $result;
+
+	wait_until(sub { $result = $s->run("SELECT redlock_try('$name')"); return $result->{state} ne ''; }, "$name: a try does not find the lock held for ever");
+	fails_by_the_broker($result, "$name: the try");
+	fails_by_the_broker($s->run("CALL redlock_run('$name', 'SELECT 1')"), "$name: a run is not skipped");
+	fails_by_the_broker($s->run("SELECT redlock_acquire('$name', wait => '1 s')"), "$name: a wait");
+}
+kill 'CONT', $broker;
+wait_until(sub { $s->run("SELECT redlock_try('idle'), redlock_try('detached')")->{out} eq 't|t' }, 'the broker notes both');
 $_->quit foreach $s, $t;
 
 # the broker's process does not load the preloaded copy

@@ -33,6 +33,7 @@ static bool skipped_elsewhere; /* ... by now perhaps another session of the hold
 static void note_skipped(const LockRequest *request, int index);
 static Lease *lease_of(int index);
 static bool was_asked_long(void);
+static void refuse_overdue(const LockRequest *request, int index);
 static char *holder_text(const LockRequest *request, int index);
 static char *here_text(uint64 hash);
 static char *owner_text(const Lease *lease);
@@ -139,6 +140,7 @@ request_time_out(const LockRequest *request)
 void
 request_fail_held_at(const LockRequest *request, int index)
 {
+	refuse_overdue(request, index);
 	if (request->skip)
 		note_skipped(request, index);
 	if (request->skip || request->wait_ms != 0)
@@ -156,6 +158,7 @@ request_time_out_at(const LockRequest *request, int index)
 	Lease *lease = lease_of(index);
 
 	/* these failures are never reported as a held lock, nor skipped */
+	refuse_overdue(request, index);
 	if (lease != NULL && lease_broker_pid() == 0)
 		request_fail_no_broker();
 	if (lease != NULL && was_asked_long())
@@ -268,6 +271,28 @@ request_wait_text(const LockRequest *request, int index)
 	nodes = lease_missing_nodes(lease);
 	return nodes[0] != '\0' ? psprintf("No usable answer from: %s.", nodes)
 							: pstrdup("The broker has not asked the nodes yet.");
+}
+
+/*
+ * Raises an error if a lease of this server is in the way that ended long ago: only the broker can
+ * take note of the end.
+ */
+static void
+refuse_overdue(const LockRequest *request, int index)
+{
+	uint64 hash = request->names[index].hash;
+	Lease *lease = lease_find(hash);
+	Lease *copy = palloc(sizeof(Lease));
+
+	if (lease != NULL && lease_copy(lease, copy) && copy->hash == hash &&
+		lease_state(copy) == LEASE_HELD &&
+		redlock_clock_us() - lease_valid_until_us(copy) > BROKER_SILENT_US)
+	{
+		if (lease_broker_pid() == 0)
+			request_fail_no_broker();
+		request_fail_silent_broker(request, index);
+	}
+	pfree(copy);
 }
 
 /* Returns a sentence about the session of this server that is first. */
