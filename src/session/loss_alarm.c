@@ -24,8 +24,12 @@
 /* When the alarm rings again if no interrupt is allowed now. */
 #define AGAIN_US 10000
 
+/* A cancel within this time after the alarm comes from the alarm. */
+#define ARRIVES_US 100000
+
 static volatile sig_atomic_t loss_error = 0; /* SQLSTATE of the error after a loss, still to come */
 static volatile TimestampTz loss_statement;  /* ... in the statement with this start */
+static volatile int64 loss_us;               /* when the alarm rang for it */
 
 static volatile sig_atomic_t held = 0;         /* between loss_alarm_hold and loss_alarm_resume */
 static volatile sig_atomic_t rang_in_hold = 0; /* the alarm is not set again */
@@ -143,6 +147,7 @@ signal_loss(void)
 		return;
 	gate_give_way();
 	loss_statement = GetCurrentStatementStartTimestamp();
+	loss_us = redlock_clock_us();
 	if (redlock_on_loss == ON_LOSS_TERMINATE)
 	{
 		loss_error = ERRCODE_ADMIN_SHUTDOWN;
@@ -157,11 +162,17 @@ signal_loss(void)
 	SetLatch(MyLatch);
 }
 
+/*
+ * PostgreSQL ignores a cancel of an idle session.  But a statement that arrives when the alarm
+ * rings may be cancelled although its start is later, as PostgreSQL may first read its
+ * configuration.
+ */
 static bool
 is_of_loss(int sqlstate, bool cancels)
 {
 	return loss_error != 0 && sqlstate == loss_error &&
-		   (!cancels || loss_statement == GetCurrentStatementStartTimestamp());
+		   (!cancels || loss_statement == GetCurrentStatementStartTimestamp() ||
+			redlock_clock_us() - loss_us < ARRIVES_US);
 }
 
 bool
