@@ -35,7 +35,7 @@ use warnings;
 
 use Carp;
 use Exporter 'import';
-use List::Util 'min';
+use List::Util qw(max min);
 use Test::More;
 use Time::HiRes qw(sleep time);
 
@@ -122,8 +122,8 @@ sub tls_is_missing
 
 Waits until the condition, a sub, returns true, and reports that as a passed
 test; or as a failed one after B<seconds> (by default the time that
-PG_TEST_TIMEOUT_DEFAULT says).  Looks 50 times a second at first, and the less often the
-longer the wait: a condition costs a process or two, and tests run side by side.
+PG_TEST_TIMEOUT_DEFAULT says).  Looks 50 times a second; or less often, if a look costs
+time: many start processes, and tests run side by side.
 
 Where a key must be gone because it was deleted, the test takes a ttl above the
 time waited for, so that its expiry can't pass for its deletion.
@@ -142,15 +142,17 @@ sub wait_until
 sub _wait
 {
 	my ($condition, $seconds) = @_;
-	my $began = time;
+	my $began  = time;
+	my $looked = $began; # when the last look began
 
 	$seconds //= $PostgreSQL::Test::Utils::timeout_default;
 	while (!$condition->())
 	{
-		my $waited = time - $began;
+		my $now = time;
 
-		return 0 if $waited > $seconds;
-		sleep min(0.02 + $waited / 10, 0.5);
+		return 0 if $now - $began > $seconds;
+		sleep max(0.02, min(4 * ($now - $looked), 0.5));
+		$looked = time;
 	}
 	return 1;
 }

@@ -12,6 +12,7 @@
 #include "access/xact.h"
 #include "miscadmin.h"
 #include "storage/latch.h"
+#include "tcop/tcopprot.h"
 #include "utils/timestamp.h"
 
 #include "session/gate.h"
@@ -21,15 +22,8 @@
 #include "shared/clock.h"
 #include "shared/guc.h"
 
-/* When the alarm rings again if no interrupt is allowed now. */
-#define AGAIN_US 10000
-
-/* A cancel within this time after the alarm comes from the alarm. */
-#define ARRIVES_US 100000
-
 static volatile sig_atomic_t loss_error = 0; /* SQLSTATE of the error after a loss, still to come */
 static volatile TimestampTz loss_statement;  /* ... in the statement with this start */
-static volatile int64 loss_us;               /* when the alarm rang for it */
 
 static volatile sig_atomic_t held = 0;         /* between loss_alarm_hold and loss_alarm_resume */
 static volatile sig_atomic_t rang_in_hold = 0; /* the alarm is not set again */
@@ -108,8 +102,6 @@ loss_alarm_resume(void)
 /*
  * In the signal handler: a validity ends now, or the broker has noticed a loss.  Usually the broker
  * has renewed the lease, and the alarm is set again.
- *
- * COMMIT PREPARED waits for standbys, too, and holds off interrupts.
  */
 static void
 on_alarm(void)
@@ -122,9 +114,9 @@ on_alarm(void)
 		rang_in_hold = 1;
 		return;
 	}
-	if (holdings_are_changing() || InterruptHoldoffCount > 0)
+	if (holdings_are_changing())
 	{
-		alarm_at(ALARM_LOSS, redlock_clock_us() + AGAIN_US);
+		alarm_at(ALARM_LOSS, redlock_clock_us() + 1000);
 		return;
 	}
 	dlist_foreach(iter, &holdings)
@@ -139,15 +131,20 @@ on_alarm(void)
 	set_alarm();
 }
 
-/* Does what StatementCancelHandler or die does.  Async-signal-safe. */
+/*
+ * Does what StatementCancelHandler or die does.  Async-signal-safe.  PostgreSQL ignores a cancel of
+ * an idle session.  But a cancel of a statement that has arrived and not begun, as PostgreSQL reads
+ * its configuration first, would blame a user.  Neither has a text of a statement.
+ */
 static void
 signal_loss(void)
 {
-	if (redlock_on_loss == ON_LOSS_ERROR)
+	if (redlock_on_loss == ON_LOSS_ERROR ||
+		(redlock_on_loss == ON_LOSS_CANCEL && MyBackendType == B_BACKEND &&
+		 debug_query_string == NULL))
 		return;
 	gate_give_way();
 	loss_statement = GetCurrentStatementStartTimestamp();
-	loss_us = redlock_clock_us();
 	if (redlock_on_loss == ON_LOSS_TERMINATE)
 	{
 		loss_error = ERRCODE_ADMIN_SHUTDOWN;
@@ -162,17 +159,11 @@ signal_loss(void)
 	SetLatch(MyLatch);
 }
 
-/*
- * PostgreSQL ignores a cancel of an idle session.  But a statement that arrives when the alarm
- * rings may be cancelled although its start is later, as PostgreSQL may first read its
- * configuration.
- */
 static bool
 is_of_loss(int sqlstate, bool cancels)
 {
 	return loss_error != 0 && sqlstate == loss_error &&
-		   (!cancels || loss_statement == GetCurrentStatementStartTimestamp() ||
-			redlock_clock_us() - loss_us < ARRIVES_US);
+		   (!cancels || loss_statement == GetCurrentStatementStartTimestamp());
 }
 
 bool

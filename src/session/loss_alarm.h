@@ -23,9 +23,9 @@ extern void loss_alarm_watch_errors(void);
 extern void loss_alarm_set_for(const Holding *holding);
 
 /*
- * A commit or PREPARE begins: until loss_alarm_resume the alarm cancels nothing.  A cancel would
- * end the commit's wait for synchronous standbys, and the client would take the transaction for
- * replicated.  An earlier cancel by the alarm is handled now: raises the error.
+ * A commit, PREPARE or COMMIT PREPARED begins: until loss_alarm_resume the alarm cancels nothing.
+ * A cancel would end the commit's wait for synchronous standbys, and the client would take the
+ * transaction for replicated.  An earlier cancel by the alarm is handled now: raises the error.
  */
 extern void loss_alarm_hold(void);
 

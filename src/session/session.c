@@ -566,6 +566,12 @@ run_utility(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
 	Node *statement = pstmt->utilityStmt;
 	List *foreign = effects_begin_utility(statement);
 
+	/* waits for standbys before its own transaction commits, and ends with this transaction */
+	if (IsA(statement, TransactionStmt) && context == PROCESS_UTILITY_TOPLEVEL &&
+		((TransactionStmt *) statement)->kind == TRANS_STMT_COMMIT_PREPARED &&
+		!dlist_is_empty(&holdings))
+		loss_alarm_hold();
+
 	if (IsA(statement, CallStmt) || IsA(statement, DoStmt))
 	{
 		call_depth++;
