@@ -7,12 +7,12 @@
 -- functions there.  So each operator has operands of exactly the types of an operator of pg_catalog,
 -- and functions of pg_catalog are qualified.
 
--- The privileges of dropped functions, for the end of this script: functions with other arguments or
--- names are other functions.  redlock_acquire_all, redlock_lock, redlock_lock_all,
--- redlock_release_wanted and the functions for detached locks get the privileges of redlock_acquire,
--- redlock_try_all and redlock_try_detached those of redlock_try, and functions behind views those of
--- the functions behind the former views.  Names are qualified and members of the extension, as others
--- may have objects of the same names in its schema.
+-- The end of this script gives the privileges of dropped functions to their successors: a function
+-- with other arguments, or another name, is a new function.  redlock_acquire_all, redlock_lock,
+-- redlock_lock_all, redlock_release_wanted and the functions for detached locks succeed
+-- redlock_acquire; redlock_try_all and redlock_try_detached succeed redlock_try; and the functions
+-- behind the present views succeed the functions behind the former views.  The queries look for
+-- members of the extension, in schemas named: its schema may have objects of strangers.
 CREATE TEMPORARY TABLE redlock_update AS
     SELECT p.proname, p.proowner,
            CASE WHEN p.proacl OPERATOR(pg_catalog.=) i.initprivs THEN NULL ELSE p.proacl END AS proacl
@@ -952,7 +952,7 @@ BEGIN
                                                ELSE privilege.grantee::pg_catalog.regrole::pg_catalog.text END,
                                           CASE WHEN privilege.is_grantable THEN ' WITH GRANT OPTION' END);
             END LOOP;
-            -- they are the user's, not the extension's: pg_dump has to write them
+            -- pg_dump writes privileges of users only, not those of pg_init_privs
             DELETE FROM pg_catalog.pg_init_privs
              WHERE classoid OPERATOR(pg_catalog.=) 'pg_catalog.pg_proc'::pg_catalog.regclass::pg_catalog.oid
                AND objoid = changed.oid;

@@ -217,7 +217,7 @@ tests_are_scheduled()
         exit $wrong'
 }
 
-# The texts that mutants and planted violations replace are in the sources.
+# Mutants and planted violations replace texts of the sources.
 mutants_fit()
 {
     perl -Itest/sim -MMutants -e '
@@ -226,7 +226,9 @@ mutants_fit()
         {
             foreach my $mutant (read_mutants($table))
             {
-                eval { edited($mutant); 1 } or $wrong = print "$table: $mutant->{name}: $@";
+                next if eval { edited($mutant) };
+                print "$table: $mutant->{name}: $@";
+                $wrong = 1;
             }
         }
         exit $wrong' test/sim/mutants.txt test/fuzz/mutants.txt test/chaos/planted.txt

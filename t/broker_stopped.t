@@ -80,7 +80,7 @@ fails_by_the_broker($_->result, 'who finds no entry does not wait for ever') for
 kill 'CONT', $broker;
 ok(wait_until(sub { $s->run("SELECT redlock_try('one')")->{out} eq 't' }, 'a lock'), 'and it goes on with the broker');
 
-# only the broker notes that a lease of this server has ended
+# only the broker notes the end of a lease
 $t->query("SELECT redlock_acquire('idle', scope => 'session', ttl => '1 s')");
 $t->query("SELECT redlock_acquire('detached', scope => 'detached', ttl => '1 s', hold_at_most => '1 s')");
 kill 'STOP', $broker;

@@ -1,11 +1,12 @@
 # A lease that ends while a commit waits for a synchronous standby.
 #
-# Protects from: the cancel after a loss ending the wait, so that the client is told of a commit
-# that no standby has.
+# Protects from: the alarm of the loss ending the wait; the client then hears of a commit, and no
+# standby has the transaction.
 
 use strict;
 use warnings;
 
+use PostgreSQL::Test::Utils;
 use RedlockTest;
 use Test::More;
 
@@ -34,29 +35,37 @@ sub waits_for_standby
 	return $host->safe_psql('postgres', "SELECT wait_event = 'SyncRep' FROM pg_stat_activity WHERE pid = $pid") eq 't';
 }
 
-# before the commit, the commit, and how the lease ends
-my %case = (
-	'transaction scope, hold_at_most' =>
-	  [ "BEGIN; SELECT redlock_acquire('job', hold_at_most => '1 s'); INSERT INTO t VALUES (1)", 'COMMIT' ],
-	'transaction scope, forced release' =>
-	  [ "BEGIN; SELECT redlock_acquire('job'); INSERT INTO t VALUES (1)", 'COMMIT', 1 ],
-	'session scope' =>
-	  [ "BEGIN; SELECT redlock_acquire('job', scope => 'session', hold_at_most => '1 s'); INSERT INTO t VALUES (1)", 'COMMIT' ],
-	'PREPARE' => [
+# name, what comes before the commit, the commit, and whether another host forces the release
+my @cases = (
+	[
+		'PREPARE',
 		"SET synchronous_commit = on; BEGIN; SELECT redlock_acquire('job', scope => 'session', hold_at_most => '1 s');"
 		  . 'INSERT INTO t VALUES (1)',
 		"PREPARE TRANSACTION 'p'"
 	],
-	'COMMIT PREPARED' => [ "SELECT redlock_acquire('job', scope => 'session', hold_at_most => '1 s')", "COMMIT PREPARED 'p'" ],
-	'terminate' => [
+	[ 'COMMIT PREPARED', "SELECT redlock_acquire('job', scope => 'session', hold_at_most => '1 s')", "COMMIT PREPARED 'p'" ],
+	[
+		'session scope',
+		"BEGIN; SELECT redlock_acquire('job', scope => 'session', hold_at_most => '1 s'); INSERT INTO t VALUES (1)", 'COMMIT'
+	],
+	[
+		'terminate',
 		"SET redlock.on_loss = terminate; BEGIN; SELECT redlock_acquire('job', hold_at_most => '1 s');"
 		  . 'INSERT INTO t VALUES (1)',
 		'COMMIT'
 	],
+	[
+		'transaction scope, forced release',
+		"BEGIN; SELECT redlock_acquire('job'); INSERT INTO t VALUES (1)", 'COMMIT', 1
+	],
+	[
+		'transaction scope, hold_at_most',
+		"BEGIN; SELECT redlock_acquire('job', hold_at_most => '1 s'); INSERT INTO t VALUES (1)", 'COMMIT'
+	],
 );
-foreach my $case ('PREPARE', 'COMMIT PREPARED', 'session scope', 'terminate', 'transaction scope, forced release', 'transaction scope, hold_at_most')
+foreach (@cases)
 {
-	my ($before, $commit, $forced) = @{ $case{$case} };
+	my ($case, $before, $commit, $forced) = @$_;
 	my $s = session($host);
 
 	set_standbys('none');
@@ -74,7 +83,7 @@ foreach my $case ('PREPARE', 'COMMIT PREPARED', 'session scope', 'terminate', 't
 }
 is($host->safe_psql('postgres', 'SELECT count(*) FROM t'), '5', 'all rows are there');
 
-# A lease at session scope that ends meanwhile is told of after the commit.
+# After the commit the session hears of the loss of its lease at session scope.
 {
 	my $s = session($host);
 
@@ -90,6 +99,17 @@ is($host->safe_psql('postgres', 'SELECT count(*) FROM t'), '5', 'all rows are th
 	unlike($result->{err}, qr/synchronous/, '... and the commit was replicated');
 	$s->quit;
 }
+
+# In the extended protocol a transaction without BEGIN commits at the message Sync.
 $b->quit;
+$host->safe_psql('postgres', <<'SQL');
+CREATE FUNCTION wait_at_commit() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(120); RETURN NULL; END $$;
+CREATE CONSTRAINT TRIGGER wait_at_commit AFTER INSERT ON t DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION wait_at_commit();
+SQL
+my $script = PostgreSQL::Test::Utils::tempdir() . '/script';
+PostgreSQL::Test::Utils::append_to_file($script,
+	"SELECT redlock_acquire('job', wait => '60 s', scope => 'session', hold_at_most => '1 s');\nINSERT INTO t VALUES (1);\n");
+$host->command_checks_all([ qw(pgbench -n -t 1 -M extended -f), $script, 'postgres' ], 2, [qr/0\/1/],
+	[qr/canceling statement because the lease on redlock "job" was lost/], 'a loss cancels a deferred trigger at Sync');
 
 done_testing();

@@ -12,7 +12,7 @@
 #include "access/xact.h"
 #include "miscadmin.h"
 #include "storage/latch.h"
-#include "tcop/tcopprot.h"
+#include "utils/backend_status.h"
 #include "utils/timestamp.h"
 
 #include "session/gate.h"
@@ -33,6 +33,7 @@ static emit_log_hook_type prev_emit_log = NULL;
 static void set_alarm(void);
 static void on_alarm(void);
 static void signal_loss(void);
+static bool is_idle(void);
 static bool is_of_loss(int sqlstate, bool cancels);
 static void explain_loss(ErrorData *error);
 
@@ -131,17 +132,11 @@ on_alarm(void)
 	set_alarm();
 }
 
-/*
- * Does what StatementCancelHandler or die does.  Async-signal-safe.  PostgreSQL ignores a cancel of
- * an idle session.  But a cancel of a statement that has arrived and not begun, as PostgreSQL reads
- * its configuration first, would blame a user.  Neither has a text of a statement.
- */
+/* Does what StatementCancelHandler or die does.  Async-signal-safe. */
 static void
 signal_loss(void)
 {
-	if (redlock_on_loss == ON_LOSS_ERROR ||
-		(redlock_on_loss == ON_LOSS_CANCEL && MyBackendType == B_BACKEND &&
-		 debug_query_string == NULL))
+	if (redlock_on_loss == ON_LOSS_ERROR || (redlock_on_loss == ON_LOSS_CANCEL && is_idle()))
 		return;
 	gate_give_way();
 	loss_statement = GetCurrentStatementStartTimestamp();
@@ -157,6 +152,20 @@ signal_loss(void)
 	}
 	InterruptPending = true;
 	SetLatch(MyLatch);
+}
+
+/*
+ * Does the session run no statement?  PostgreSQL ignores a cancel of an idle session.  But a
+ * statement may have arrived while PostgreSQL reads its configuration: the error of this statement
+ * would blame a user.  Other processes may run statements without reporting a state.
+ */
+static bool
+is_idle(void)
+{
+	if (MyBackendType != B_BACKEND)
+		return false;
+	return MyBEEntry->st_state == STATE_IDLE || MyBEEntry->st_state == STATE_IDLEINTRANSACTION ||
+		   MyBEEntry->st_state == STATE_IDLEINTRANSACTION_ABORTED;
 }
 
 static bool

@@ -34,6 +34,7 @@ static void note_skipped(const LockRequest *request, int index);
 static Lease *lease_of(int index);
 static bool was_asked_long(void);
 static void refuse_overdue(const LockRequest *request, int index);
+static Lease *copy_here(uint64 hash);
 static char *holder_text(const LockRequest *request, int index);
 static char *here_text(uint64 hash);
 static char *owner_text(const Lease *lease);
@@ -274,37 +275,43 @@ request_wait_text(const LockRequest *request, int index)
 }
 
 /*
- * Raises an error if a lease of this server is in the way that ended long ago: only the broker can
- * take note of the end.
+ * Raises an error if this server's lease on the lock ended long ago: only the broker notes the end
+ * of a lease.
  */
 static void
 refuse_overdue(const LockRequest *request, int index)
 {
-	uint64 hash = request->names[index].hash;
-	Lease *lease = lease_find(hash);
-	Lease *copy = palloc(sizeof(Lease));
+	Lease *lease = copy_here(request->names[index].hash);
 
-	if (lease != NULL && lease_copy(lease, copy) && copy->hash == hash &&
-		lease_state(copy) == LEASE_HELD &&
-		redlock_clock_us() - lease_valid_until_us(copy) > BROKER_SILENT_US)
-	{
-		if (lease_broker_pid() == 0)
-			request_fail_no_broker();
-		request_fail_silent_broker(request, index);
-	}
-	pfree(copy);
+	if (lease == NULL || lease_state(lease) != LEASE_HELD ||
+		redlock_clock_us() - lease_valid_until_us(lease) <= BROKER_SILENT_US)
+		return;
+	if (lease_broker_pid() == 0)
+		request_fail_no_broker();
+	request_fail_silent_broker(request, index);
+}
+
+/* Returns a palloc'd copy of this server's lease on a lock; NULL: there is none. */
+static Lease *
+copy_here(uint64 hash)
+{
+	Lease *lease = lease_find(hash);
+	Lease *copy;
+
+	if (lease == NULL)
+		return NULL;
+	copy = palloc(sizeof(Lease));
+	return lease_copy(lease, copy) && copy->hash == hash ? copy : NULL;
 }
 
 /* Returns a sentence about the session of this server that is first. */
 static char *
 here_text(uint64 hash)
 {
-	Lease *lease = lease_find(hash);
-	Lease *copy = palloc(sizeof(Lease));
+	Lease *copy = copy_here(hash);
 	const char *since;
 
-	if (lease == NULL || !lease_copy(lease, copy) || copy->hash != hash || lease_is_idle(copy) ||
-		!wish_is_held(pg_atomic_read_u32(&copy->wish)))
+	if (copy == NULL || lease_is_idle(copy) || !wish_is_held(pg_atomic_read_u32(&copy->wish)))
 		return "Another session of this server is ahead of this session; see the view "
 			   "redlock_locks.";
 	since = timestamptz_to_str(copy->since);

@@ -612,7 +612,7 @@ redlock_runs_main(Datum unused)
 	error_context_stack = NULL;
 }
 
-/* A limit that the database sets for its sessions would lose the report. */
+/* Lifts the limits that the database sets for its sessions: they would end the writer. */
 static void
 wait_without_end(void)
 {

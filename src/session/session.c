@@ -566,7 +566,7 @@ run_utility(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
 	Node *statement = pstmt->utilityStmt;
 	List *foreign = effects_begin_utility(statement);
 
-	/* waits for standbys before its own transaction commits, and ends with this transaction */
+	/* the end of this transaction resumes the alarm */
 	if (IsA(statement, TransactionStmt) && context == PROCESS_UTILITY_TOPLEVEL &&
 		((TransactionStmt *) statement)->kind == TRANS_STMT_COMMIT_PREPARED &&
 		!dlist_is_empty(&holdings))

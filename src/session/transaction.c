@@ -7,9 +7,10 @@
  *						then the guard: each lease must still be valid, else 40001; without
  *						effects, leases at session scope need not be.  If the
  *						transaction has effects, fenced calls then record their tokens, and
- *						the guard runs again
+ *						the guard runs again.  Then the alarm of losses is held until the
+ *						transaction has ended
  *	 PRE_PREPARE		an error if the session holds a lock at transaction or call scope, or is
- *						attached to a lock; else gates and guard as at PRE_COMMIT
+ *						attached to a lock; else gates, guard and alarm as at PRE_COMMIT
  *	 COMMIT, ABORT		locks at transaction scope, and locks of CALLs that have ended, are
  *						released.  Both events come after the transaction has left the proc
  *						array: its effects are visible (or void) before another session can be

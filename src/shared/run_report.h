@@ -76,8 +76,8 @@ extern RunReportFate run_report_put(const RunReport *report, bool (*start_writer
 extern bool run_report_next(uint64 writer, RunReport *report);
 
 /*
- * The writer calls this when it ends.  After a FATAL error, calls `start_writer` for the next
- * report of the database that has no writer.
+ * The writer calls this at its end.  If a FATAL error has ended the writer, and the database has
+ * another report without a writer, calls `start_writer` for this report.
  */
 extern void run_report_end_writer(uint64 writer, bool (*start_writer)(uint64 number));
 

@@ -4,7 +4,7 @@
 # and writes the TAP.  Programs with a table of mutants read it by read_mutants:
 #
 # [name]
-# key: text                     keys differ from table to table; a repeated key adds a line
+# key: text                     one of @KEYS; a repeated key adds a line
 # file: the file of the edits that follow, below the root, test/sim, src/protocol or src
 # <<<
 # the text to be replaced, which must occur exactly once
@@ -23,13 +23,16 @@ use POSIX ();
 
 our @EXPORT = qw(read_mutants edited run_mutants check finish read_reasons sources_of slurp write_file);
 
+my @KEYS = qw(what kills faults program mode finds); # of all tables
+
 my ($tests, $failed) = (0, 0);
 
-# Returns the mutants of a table.  Each has its name, its keys, and `edits` of file, old and new.
+# Returns the mutants of a table, each with a name, keys, and `edits`: file, old text and new text.
 sub read_mutants
 {
 	my ($table) = @_;
 	my (@mutants, $mutant, $file, $part);
+	my $key = join '|', @KEYS;
 
 	open(my $in, '<', $table) or die "$table: $!\n";
 	while (my $line = <$in>)
@@ -42,6 +45,7 @@ sub read_mutants
 		}
 		elsif ($line =~ /^<<<$/)
 		{
+			die "$table:$.: of which file?\n" unless defined $file;
 			push @{ $mutant->{edits} }, { file => $file, old => '', new => '' };
 			$part = 'old';
 		}
@@ -49,9 +53,10 @@ sub read_mutants
 		{
 			$mutant = { name => $1, edits => [] };
 			push @mutants, $mutant;
+			undef $file;
 		}
 		elsif ($line =~ /^file: (\S+)$/) { $file = $1; }
-		elsif ($line =~ /^(\w+): (.*)$/) { $mutant->{$1} = defined $mutant->{$1} ? "$mutant->{$1}\n$2" : $2; }
+		elsif ($line =~ /^($key): (.*)$/) { $mutant->{$1} = defined $mutant->{$1} ? "$mutant->{$1}\n$2" : $2; }
 		elsif ($line !~ /^(#.*)?$/) { die "$table:$.: what is this?\n"; }
 	}
 	close($in);
