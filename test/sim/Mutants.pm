@@ -23,7 +23,7 @@ use POSIX ();
 
 our @EXPORT = qw(read_mutants edited run_mutants check finish read_reasons sources_of slurp write_file);
 
-my @KEYS = qw(what kills faults program mode finds); # of all tables
+my @KEYS = qw(what kills faults from program mode finds); # of all tables
 
 my ($tests, $failed) = (0, 0);
 

@@ -79,6 +79,7 @@ sub try_mutant
 	# the world must find the mutant, not the laws of the core (17)
 	my $other = program($mutant) ne 'sim';
 	my $options = $other ? '' : "--seconds $seconds --min-faults 0 --skip 17 $faults";
+	$options .= " --from $mutant->{from}" if $mutant->{from};
 	my $said = until_violation("$name $options");
 	my $taken = sprintf('%.1f', time() - $began);
 	return "seed $1 invariant $2 seconds $taken"
@@ -114,6 +115,7 @@ sub report
 	$result = sprintf('invariant %2d, seed %6d, %5.1f s', $invariant, $seed, $taken) if defined $seed;
 	check($killed, sprintf('%-26s %s', $mutant->{name}, $result));
 	print "# $mutant->{what}\n";
+	print "# found sooner with from: $seed\n" if defined $taken and $taken > 40 and $seed > ($mutant->{from} // 0);
 	print "# expected of it: $mutant->{kills}\n" if defined $seed and not $killed;
 	return $killed;
 }
