@@ -227,7 +227,8 @@ unit: $(UNIT_TESTS) test/unit/lua_text.t test/unit/next_version.t test/unit/make
 
 # Targets of libFuzzer, which only clang has.
 FUZZ_WARNINGS = -Wall -Wextra -Werror
-FUZZ_CC = clang -std=c99 $(FUZZ_WARNINGS) -g -O1 -Isrc \
+FUZZ_OPTIMIZE = -O1
+FUZZ_CC = clang -std=c99 $(FUZZ_WARNINGS) -g $(FUZZ_OPTIMIZE) -Isrc \
 	-fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all
 FUZZ_SECONDS ?= 5
 FUZZERS = $(patsubst %,test/fuzz/%_fuzz,errors holder hosts inspect_many inspection marks messages replies run_note url value words)
