@@ -442,6 +442,20 @@ is($sb->query("SELECT redlock_check('job') > '0'"), 't', 'and keeps its lock');
 is($p->query("SELECT redlock_try('job')"), 'f', 'against the old primary');
 $_->quit for $p, $sb;
 
+# ---- a crash does not reload ----
+
+$primary->append_conf('postgresql.conf', 'restart_after_crash = on');
+$primary->reload;
+ok($primary->poll_query_until('postgres', "SELECT setting = 'on' FROM pg_settings WHERE name = 'restart_after_crash'"),
+	'the server survives a crash');
+$primary->append_conf('postgresql.conf', "redlock.nodes = '" . node_urls(@nodes[ 0 .. 1 ]) . "'");
+$p = session($primary);
+kill 'KILL', $p->query('SELECT pg_backend_pid()');
+ok($primary->poll_query_until('postgres', "SELECT count(*) = 3 FROM redlock_nodes WHERE state = 'ready'"),
+	'after a crash the broker has the list of the sessions');
+$primary->reload;
+ok($primary->poll_query_until('postgres', 'SELECT count(*) = 2 FROM redlock_nodes'), 'and the list of the file after a reload');
+
 # ---- after all this ----
 
 $s->quit;

@@ -125,8 +125,8 @@ redlock_broker_main(Datum arg)
 
 	/*
 	 * A background worker drops a SIGHUP that came before its first lines, and a reload may follow
-	 * the server's start at once.  So the first broker reads the files.  A later broker does not:
-	 * the files may have changes that nobody reloaded.
+	 * the server's start at once.  So the first broker reads the files.  A later broker does not,
+	 * nor does the first after a crash: the files may have changes that nobody reloaded.
 	 */
 	ConfigReloadPending = ConfigReloadPending || !lease_had_broker();
 

@@ -299,6 +299,7 @@ typedef struct LeaseTable
 	int queue_tail;
 	uint32 queue_number; /* (q) each broker has a new queue.  Never 0: with a new
 						  * broker each second, it wraps after 136 years */
+	bool after_crash;    /* the server did not start with this table, but lost the former one */
 	Latch *broker_latch; /* (q) NULL: no broker runs */
 	int broker_pid;      /* (q) 0: no broker runs */
 	LeaseCounts counts[COUNT_STRIPES];
@@ -538,7 +539,7 @@ extern void lease_tell_refused(Lease *lease, bool first);
 
 /* Returns false if all places for texts are in use: a place is free again with the entry. */
 extern bool lease_tell_deadlock(Lease *lease, const char *cycle);
-extern bool lease_had_broker(void);            /* since the server started */
+extern bool lease_had_broker(void);            /* since the server started, also before a crash */
 extern void lease_broker_attach(Latch *latch); /* with a new, empty queue */
 extern void lease_broker_detach(void);
 extern int lease_take_queue(void); /* first entry of the chain, or -1 */

@@ -72,7 +72,7 @@ lease_push(Lease *lease)
 bool
 lease_had_broker(void)
 {
-	return lease_table->queue_number > 1;
+	return lease_table->after_crash || lease_table->queue_number > 1;
 }
 
 /*

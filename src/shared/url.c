@@ -25,6 +25,7 @@ static char problem[256];
 static bool is_cut(const char *list, const char *entry, int len, const char *separators);
 static bool begins_url(const char *text);
 static bool parse_url(const char *text, int len, NodeUrl *url);
+static const char *credentials_end(const char *text, const char *end, bool is_unix);
 static bool parse_credentials(const char *text, int len, NodeUrl *url);
 static bool parse_host(const char *text, int len, NodeUrl *url);
 static bool parse_parameters(const char *text, int len, NodeUrl *url);
@@ -120,7 +121,7 @@ static bool
 parse_url(const char *text, int len, NodeUrl *url)
 {
 	const char *end = text + len;
-	const char *at = NULL;
+	const char *at;
 	const char *rest;
 
 	memset(url, 0, sizeof(*url));
@@ -144,9 +145,7 @@ parse_url(const char *text, int len, NodeUrl *url)
 	else
 		return fail("a URL starts with redis://, rediss:// or unix://");
 
-	for (const char *p = text; p < end; p++)
-		if (*p == '@')
-			at = p; /* the last @ ends the credentials */
+	at = credentials_end(text, end, url->is_unix);
 	if (at != NULL)
 	{
 		if (!parse_credentials(text, at - text, url))
@@ -191,6 +190,28 @@ parse_url(const char *text, int len, NodeUrl *url)
 		snprintf(url->address + strlen(url->address), sizeof(url->address) - strlen(url->address),
 				 "/%d", url->db);
 	return true;
+}
+
+/*
+ * Returns the @ that ends the credentials; NULL: there are none.  This is the last @, but the path
+ * of a socket may contain further ones.
+ */
+static const char *
+credentials_end(const char *text, const char *end, bool is_unix)
+{
+	const char *at = NULL;
+
+	if (is_unix && text < end && *text == '/')
+		return NULL;
+	for (const char *p = text; p < end; p++)
+	{
+		if (*p != '@')
+			continue;
+		at = p;
+		if (is_unix && p + 1 < end && p[1] == '/')
+			break;
+	}
+	return at;
 }
 
 static bool
