@@ -35,6 +35,7 @@ use warnings;
 
 use Carp;
 use Exporter 'import';
+use File::Basename qw(basename);
 use List::Util qw(max min);
 use Test::More;
 use Time::HiRes qw(sleep time);
@@ -47,7 +48,7 @@ our @EXPORT = qw(
   redlock_cluster redlock_conf restart_with wait_nodes_ready wait_quarantined last_beat wait_beats
   host_id listener each_in_turn
   session psql_result repeat end_repeats disturb_work broker_pid broker_sleeps replace_broker
-  wait_until sql_examples preload write_mapped tls_is_missing
+  wait_until sql_examples guest_library preload write_mapped tls_is_missing
 );
 
 =pod
@@ -66,12 +67,33 @@ runs with it, beside what is there already. Returns undef if there is no C compi
 sub preload
 {
 	my ($name)  = @_;
-	my $library = PostgreSQL::Test::Utils::tempdir() . "/$name.so";
-	my $cc      = $ENV{CC} // 'cc';
+	my $library = _library("test/hostile/$name.c") // return;
 
-	return
-	  if system("$cc -shared -fPIC -o $library test/hostile/$name.c -ldl -lpthread") != 0;
 	return join ' ', $library, $ENV{LD_PRELOAD} // ();
+}
+
+sub _library
+{
+	my ($source) = @_;
+	my $library = PostgreSQL::Test::Utils::tempdir() . '/' . basename($source, '.c') . '.so';
+	my $cc = $ENV{CC} // 'cc';
+
+	return system("$cc -shared -fPIC -I`pg_config --includedir-server` -o $library $source -ldl -lpthread") == 0 ? $library : undef;
+}
+
+=pod
+
+=item guest_library(name)
+
+Builds B<test/guest/name.c>, and returns the library, for LOAD.  Returns undef if there is no C
+compiler.
+
+=cut
+
+sub guest_library
+{
+	my ($name) = @_;
+	return _library("test/guest/$name.c");
 }
 
 =pod

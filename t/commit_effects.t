@@ -73,6 +73,8 @@ my %effects = (
 	'a dropped slot' => "SELECT pg_drop_replication_slot('s')",
 	'a message outside of transactions' => "SELECT pg_logical_emit_message(false, 'x', 'y')",
 	'a table' => "INSERT INTO near VALUES ('row')",
+	# as by an extension that executes the plan elsewhere
+	'a write of no row' => "DELETE FROM near",
 );
 
 sub traces
@@ -127,7 +129,7 @@ $caller->quit;
 
 # Effects that a rollback undoes are refused at the commit, all others at the statement.
 lose($session, 'where');
-foreach my $what ('NOTIFY', 'pg_notify', 'pg_notify in an expression of PL/pgSQL', 'a table')
+foreach my $what ('NOTIFY', 'pg_notify', 'pg_notify in an expression of PL/pgSQL', 'a table', 'a write of no row')
 {
 	$session->query('BEGIN');
 	is($session->run($effects{$what})->{state}, '', "$what: no error at the statement");
@@ -236,6 +238,50 @@ foreach my $release ("redlock_release('gone')", 'redlock_release_all()', "redloc
 		$s->quit;
 	}
 }
+
+# ---- an extension that commits elsewhere after the commit ----
+
+{
+	my $library = guest_library('slow_commit') // die 'no slow commit';
+	my $until = "$place/until";
+	my $b = session(redlock_cluster('b', nodes => \@nodes, conf => "redlock.ttl = '60s'"));
+
+	foreach my $work (
+		"BEGIN\\; SELECT redlock_acquire('shards')\\; INSERT INTO near VALUES ('shard')\\; COMMIT",
+		"CALL redlock_run('shards', 'INSERT INTO near VALUES (''shard'')')")
+	{
+		my $s = session($host);
+
+		append_to_file($until, '');
+		$s->query("LOAD '$library'; SET slow_commit.until = '$until'");
+		unlink $until;
+		$s->send($work);
+		wait_until(sub { $host->safe_psql('postgres', 'SELECT count(*) FROM near') eq '1' }, "$work: the commit is visible");
+		is($host->safe_psql('postgres', "SELECT state FROM redlock_locks WHERE resource = 'shards'"), 'held',
+			'the other extension still commits, and the session has the lock');
+		is($b->query("SELECT redlock_try('shards')"), 'f', 'another host does not get the lock');
+		append_to_file($until, '');
+		is($s->result->{state}, '', 'the work ends');
+		is($b->query("SELECT redlock_acquire('shards', wait => '60 s') > 0"), 't', 'then another host gets the lock');
+		$s->quit;
+		$host->safe_psql('postgres', 'DELETE FROM near');
+	}
+	$b->quit;
+}
+
+# ---- a partition whose wrapper can't be loaded ----
+
+$host->safe_psql('postgres', <<'SQL');
+CREATE FOREIGN DATA WRAPPER without_handler;
+CREATE SERVER without_handler FOREIGN DATA WRAPPER without_handler;
+CREATE TABLE mixed (what text) PARTITION BY LIST (what);
+CREATE TABLE mixed_near PARTITION OF mixed DEFAULT;
+CREATE FOREIGN TABLE mixed_far PARTITION OF mixed FOR VALUES IN ('far') SERVER without_handler;
+SQL
+$session = session($host);
+$session->query("SELECT redlock_acquire('any', scope => 'session')");
+is($session->run("COPY mixed FROM '$rows'")->{state}, '', 'COPY to the other partitions works, as without a lock');
+$session->quit;
 
 # ---- the lock of a run ----
 

@@ -11,7 +11,8 @@ use RedlockTest;
 use Test::More;
 
 my @nodes = redis_nodes(3);
-my $conf = "redlock.ttl = '2s'\nwal_level = replica\nmax_wal_senders = 1";
+# an interrupt also strikes where PostgreSQL logs the duration of a statement that has committed
+my $conf = "redlock.ttl = '2s'\nwal_level = replica\nmax_wal_senders = 1\nlog_min_duration_statement = 0";
 my ($host, $other) = map { redlock_cluster($_, nodes => \@nodes, conf => $conf) } qw(a b);
 my $b = session($other);
 
@@ -44,6 +45,17 @@ my @cases = (
 		"PREPARE TRANSACTION 'p'"
 	],
 	[ 'COMMIT PREPARED', "SELECT redlock_acquire('job', scope => 'session', hold_at_most => '1 s')", "COMMIT PREPARED 'p'" ],
+	[
+		'ROLLBACK PREPARED',
+		"SET synchronous_commit = off; BEGIN; INSERT INTO t VALUES (2); PREPARE TRANSACTION 'q'; SET synchronous_commit = on;"
+		  . "SELECT redlock_acquire('job', scope => 'session', hold_at_most => '1 s')",
+		"ROLLBACK PREPARED 'q'"
+	],
+	[
+		'the end of a DO that has committed',
+		'SET redlock.on_loss = error',
+		"DO \$\$ BEGIN PERFORM redlock_acquire('job', scope => 'call', hold_at_most => '1 s'); INSERT INTO t VALUES (1); COMMIT; END \$\$"
+	],
 	[
 		'session scope',
 		"BEGIN; SELECT redlock_acquire('job', scope => 'session', hold_at_most => '1 s'); INSERT INTO t VALUES (1)", 'COMMIT'
@@ -81,7 +93,7 @@ foreach (@cases)
 	$s->quit;
 	$b->query("SELECT redlock_release('job')");
 }
-is($host->safe_psql('postgres', 'SELECT count(*) FROM t'), '5', 'all rows are there');
+is($host->safe_psql('postgres', 'SELECT count(*) FROM t'), '6', 'all rows are there');
 
 # After the commit the session hears of the loss of its lease at session scope.
 {

@@ -448,7 +448,7 @@ $primary->append_conf('postgresql.conf', 'restart_after_crash = on');
 $primary->reload;
 ok($primary->poll_query_until('postgres', "SELECT setting = 'on' FROM pg_settings WHERE name = 'restart_after_crash'"),
 	'the server survives a crash');
-$primary->append_conf('postgresql.conf', "redlock.nodes = '" . node_urls(@nodes[ 0 .. 1 ]) . "'");
+$primary->append_conf('postgresql.conf', "redlock.nodes = '" . node_urls($plain, $by_name) . "'");
 $p = session($primary);
 kill 'KILL', $p->query('SELECT pg_backend_pid()');
 ok($primary->poll_query_until('postgres', "SELECT count(*) = 3 FROM redlock_nodes WHERE state = 'ready'"),

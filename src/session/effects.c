@@ -5,6 +5,8 @@
  * A transaction id shows that a transaction changed this database.  Some effects have no
  * transaction id:
  *
+ *	 INSERT, UPDATE, DELETE,	another extension may execute the plan elsewhere (CustomScan)
+ *	 MERGE
  *	 NOTIFY						gets an id only during the commit
  *	 foreign tables				the remote server has the transaction
  *	 functions in languages		may do anything
@@ -39,12 +41,14 @@
 #include "commands/proclang.h"
 #include "executor/executor.h"
 #include "foreign/fdwapi.h"
+#include "foreign/foreign.h"
 #include "nodes/parsenodes.h"
 #include "utils/builtins.h"
 #include "utils/fmgroids.h"
 #include "utils/inval.h"
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
+#include "utils/rel.h"
 #include "utils/syscache.h"
 
 #include "session/effects.h"
@@ -56,7 +60,7 @@
 static void (*refuse_lost)(void) = NULL;
 static XactCallback xact_callback = NULL;
 static bool noted = false;        /* this transaction has had an effect without an id */
-static List *wrappers = NIL;      /* wrappers that have written, by address of a function */
+static List *wrappers = NIL;      /* handlers of the wrappers that have written */
 static bool callback_due = false; /* a wrapper may have registered after us */
 
 /*
@@ -86,7 +90,7 @@ static bool is_procedural(Oid language);
 static void note_at_once(void);
 static bool is_other_language(const DoStmt *statement);
 static List *foreign_tables(const RangeVar *name, List *tables);
-static void note_wrapper(FdwRoutine *wrapper);
+static void note_wrapper(Oid foreign_table);
 static void register_callback(void);
 
 void
@@ -170,8 +174,10 @@ note_triggers(List *results)
 static void
 end_statement(QueryDesc *query)
 {
-	if (query->operation != CMD_SELECT || query->plannedstmt->hasModifyingCTE)
+	if ((query->operation != CMD_SELECT || query->plannedstmt->hasModifyingCTE) &&
+		(query->estate->es_top_eflags & EXEC_FLAG_EXPLAIN_ONLY) == 0)
 	{
+		noted = true;
 		note_results(query->estate->es_opened_result_relations);
 		note_results(query->estate->es_tuple_routing_result_relations);
 	}
@@ -190,8 +196,7 @@ note_results(List *results)
 
 		if (result->ri_FdwRoutine == NULL)
 			continue;
-		noted = true;
-		note_wrapper(result->ri_FdwRoutine);
+		note_wrapper(RelationGetRelid(result->ri_RelationDesc));
 	}
 }
 
@@ -360,7 +365,7 @@ effects_end_utility(List *foreign)
 	ListCell *cell;
 
 	foreach (cell, foreign)
-		note_wrapper(GetFdwRoutineByRelId(lfirst_oid(cell)));
+		note_wrapper(lfirst_oid(cell));
 	register_callback();
 }
 
@@ -398,17 +403,18 @@ foreign_tables(const RangeVar *name, List *tables)
  * Callbacks
  */
 
-/* Every wrapper must have GetForeignRelSize, so its address identifies the wrapper. */
+/* Does not load the wrapper: PostgreSQL loads no wrapper of a partition without a written row. */
 static void
-note_wrapper(FdwRoutine *wrapper)
+note_wrapper(Oid foreign_table)
 {
-	void *identity = (void *) (uintptr_t) wrapper->GetForeignRelSize;
+	ForeignServer *server = GetForeignServer(GetForeignServerIdByRelId(foreign_table));
+	Oid handler = GetForeignDataWrapper(server->fdwid)->fdwhandler;
 	MemoryContext context;
 
-	if (list_member_ptr(wrappers, identity))
+	if (list_member_oid(wrappers, handler))
 		return;
 	context = MemoryContextSwitchTo(TopMemoryContext);
-	wrappers = lappend(wrappers, identity);
+	wrappers = lappend_oid(wrappers, handler);
 	MemoryContextSwitchTo(context);
 	callback_due = true;
 }

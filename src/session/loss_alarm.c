@@ -3,9 +3,10 @@
  *		The alarm that tells this session of a lost lease; see loss_alarm.h.
  *
  * A timer of this process rings when validity ends, so the session notices a loss also when the
- * broker is stopped or gone.  The alarm does what StatementCancelHandler or die would do.  The
- * error that follows blames the user or an administrator.  On the error's way to the log and the
- * client a hook puts the true reason into it.
+ * broker is stopped or gone.  The alarm does what StatementCancelHandler or die would do, but only
+ * in a transaction, or in an idle session: a statement that has committed must not fail.  The error
+ * that follows blames the user or an administrator.  On the error's way to the log and the client a
+ * hook puts the true reason into it.
  */
 #include "postgres.h"
 
@@ -33,6 +34,7 @@ static emit_log_hook_type prev_emit_log = NULL;
 static void set_alarm(void);
 static void on_alarm(void);
 static void signal_loss(void);
+static bool is_between(void);
 static bool is_idle(void);
 static bool is_of_loss(int sqlstate, bool cancels);
 static void explain_loss(ErrorData *error);
@@ -115,7 +117,7 @@ on_alarm(void)
 		rang_in_hold = 1;
 		return;
 	}
-	if (holdings_are_changing())
+	if (holdings_are_changing() || is_between())
 	{
 		alarm_at(ALARM_LOSS, redlock_clock_us() + 1000);
 		return;
@@ -155,15 +157,25 @@ signal_loss(void)
 }
 
 /*
+ * Does a statement run outside of a transaction?  Soon the statement ends, or begins a transaction:
+ * its first one, or the next one of a procedure.
+ */
+static bool
+is_between(void)
+{
+	return !IsTransactionState() && !is_idle();
+}
+
+/*
  * Does the session run no statement?  PostgreSQL ignores a cancel of an idle session.  But a
  * statement may have arrived while PostgreSQL reads its configuration: the error of this statement
- * would blame a user.  Other processes may run statements without reporting a state.
+ * would blame a user.  A process that reports no state counts as idle outside of transactions.
  */
 static bool
 is_idle(void)
 {
-	if (MyBackendType != B_BACKEND)
-		return false;
+	if (MyBackendType != B_BACKEND || MyBEEntry->st_state == STATE_DISABLED)
+		return !IsTransactionOrTransactionBlock();
 	return MyBEEntry->st_state == STATE_IDLE || MyBEEntry->st_state == STATE_IDLEINTRANSACTION ||
 		   MyBEEntry->st_state == STATE_IDLEINTRANSACTION_ABORTED;
 }

@@ -13,6 +13,7 @@
 #include "pgstat.h"
 #include "storage/proc.h"
 #include "utils/lsyscache.h"
+#include "utils/memutils.h"
 #include "utils/timestamp.h"
 
 #include "protocol/permits.h"
@@ -191,11 +192,16 @@ static void
 note_skipped(const LockRequest *request, int index)
 {
 	Lease *lease = lease_of(index);
+	MemoryContext of_text =
+		AllocSetContextCreate(CurrentMemoryContext, "redlock skipped", ALLOCSET_SMALL_SIZES);
+	MemoryContext context = MemoryContextSwitchTo(of_text);
 	char *text = holder_text(request, index);
 	int len = pg_mbcliplen(text, strlen(text), sizeof(skipped) - 1);
 
 	memcpy(skipped, text, len);
 	skipped[len] = '\0';
+	MemoryContextSwitchTo(context);
+	MemoryContextDelete(of_text);
 	skipped_name = request->names[index].name;
 	skipped_elsewhere = is_elsewhere(request, lease);
 }
@@ -285,7 +291,11 @@ refuse_overdue(const LockRequest *request, int index)
 
 	if (lease == NULL || lease_state(lease) != LEASE_HELD ||
 		redlock_clock_us() - lease_valid_until_us(lease) <= BROKER_SILENT_US)
+	{
+		if (lease != NULL)
+			pfree(lease); /* a wait for a permit tries for as long as it takes */
 		return;
+	}
 	if (lease_broker_pid() == 0)
 		request_fail_no_broker();
 	request_fail_silent_broker(request, index);
@@ -301,7 +311,10 @@ copy_here(uint64 hash)
 	if (lease == NULL)
 		return NULL;
 	copy = palloc(sizeof(Lease));
-	return lease_copy(lease, copy) && copy->hash == hash ? copy : NULL;
+	if (lease_copy(lease, copy) && copy->hash == hash)
+		return copy;
+	pfree(copy);
+	return NULL;
 }
 
 /* Returns a sentence about the session of this server that is first. */

@@ -568,7 +568,8 @@ run_utility(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
 
 	/* the end of this transaction resumes the alarm */
 	if (IsA(statement, TransactionStmt) && context == PROCESS_UTILITY_TOPLEVEL &&
-		((TransactionStmt *) statement)->kind == TRANS_STMT_COMMIT_PREPARED &&
+		(((TransactionStmt *) statement)->kind == TRANS_STMT_COMMIT_PREPARED ||
+		 ((TransactionStmt *) statement)->kind == TRANS_STMT_ROLLBACK_PREPARED) &&
 		!dlist_is_empty(&holdings))
 		loss_alarm_hold();
 

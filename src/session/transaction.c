@@ -7,15 +7,19 @@
  *						then the guard: each lease must still be valid, else 40001; without
  *						effects, leases at session scope need not be.  If the
  *						transaction has effects, fenced calls then record their tokens, and
- *						the guard runs again.  Then the alarm of losses is held until the
- *						transaction has ended
+ *						the guard runs again.  Then locks of CALLs that have ended enter
+ *						their gates at transaction level, and the alarm of losses is held
+ *						until the transaction has ended
  *	 PRE_PREPARE		an error if the session holds a lock at transaction or call scope, or is
  *						attached to a lock; else gates, guard and alarm as at PRE_COMMIT
- *	 COMMIT, ABORT		locks at transaction scope, and locks of CALLs that have ended, are
- *						released.  Both events come after the transaction has left the proc
- *						array: its effects are visible (or void) before another session can be
- *						granted the lock.  And both come before PostgreSQL frees the gate
- *	 PREPARE			as COMMIT, but PRE_PREPARE has left no lock of these scopes
+ *	 COMMIT, ABORT,		nothing yet: other extensions commit elsewhere in their callbacks for
+ *	 PREPARE			these events, which may come later
+ *	 BEFORE_LOCKS		locks at transaction scope, and locks of CALLs that have ended, are
+ *						released.  This phase comes after the transaction has left the proc
+ *						array, and after all callbacks: its effects are visible (or void) before
+ *						another session can be granted the lock.  And the phase comes before
+ *						PostgreSQL sends changes of the catalogs, and frees tables and gates: a
+ *						session of this server waits at the gate for these
  *	 ABORT_SUB			locks that the subtransaction acquired are released
  *	 before_shmem_exit	all locks are released, and a request under way is cancelled
  *
@@ -30,6 +34,7 @@
 #include "miscadmin.h"
 #include "storage/ipc.h"
 #include "utils/memutils.h"
+#include "utils/resowner.h"
 #include "utils/snapmgr.h"
 
 #include "session/effects.h"
@@ -51,13 +56,16 @@ static char *released_reason;      /* ... and why it was lost */
 
 static bool guarded = false;    /* the guard has seen this commit with effects */
 static bool call_ended = false; /* some ended_count is not zero */
+static bool ended = false;      /* the transaction has ended, and still has resources */
 
 static void on_xact(XactEvent event, void *arg);
 static bool record_fences(void);
 static void guard_commit(bool effects);
 static void refuse_lost(void);
 static void restore_gates(void);
+static void keep_gates(void);
 static void refuse_prepare(void);
+static void on_release(ResourceReleasePhase phase, bool is_commit, bool is_top_level, void *arg);
 static void end_transaction(void);
 static void on_subxact(SubXactEvent event, SubTransactionId mine, SubTransactionId parent,
 					   void *arg);
@@ -69,6 +77,7 @@ void
 transaction_set_up(void)
 {
 	RegisterSubXactCallback(on_subxact, NULL);
+	RegisterResourceReleaseCallback(on_release, NULL);
 	effects_watch(refuse_lost, on_xact);
 	before_shmem_exit(release_at_exit, (Datum) 0);
 }
@@ -128,6 +137,7 @@ on_xact(XactEvent event, void *arg)
 			guard_commit(guarded);
 			if (guarded && record_fences())
 				guard_commit(true); /* recording may have waited */
+			keep_gates();
 			loss_alarm_hold();
 			break;
 		case XACT_EVENT_PRE_PREPARE:
@@ -142,8 +152,7 @@ on_xact(XactEvent event, void *arg)
 			guarded = false;
 			released_lost = NULL;
 			effects_end_transaction();
-			end_transaction();
-			loss_alarm_resume();
+			ended = true;
 			break;
 		case XACT_EVENT_PARALLEL_PRE_COMMIT:
 		case XACT_EVENT_PARALLEL_COMMIT:
@@ -191,7 +200,8 @@ record_fences(void)
 /*
  * Raises an error if a lease is lost or about to end.  A transaction without effects does not fail
  * because of a session-scope lease: the session must be able to look around, and to release the
- * lease.
+ * lease.  A transaction without effects and without a snapshot has no work at all: with such a
+ * transaction a CALL ends whose procedure has committed.
  */
 static void
 guard_commit(bool effects)
@@ -204,8 +214,8 @@ guard_commit(bool effects)
 	{
 		Holding *holding = dlist_container(Holding, link, iter.cur);
 
-		if (holding->xact_holds == NULL && holding_lasting(holding) == holding->session_count &&
-			!effects)
+		if (holding->xact_holds == NULL && !effects &&
+			(holding_lasting(holding) == holding->session_count || !FirstSnapshotSet))
 			continue;
 		if (holding_is_valid(holding, redlock_commit_margin_ms * INT64CONST(1000)))
 			continue;
@@ -264,6 +274,23 @@ restore_gates(void)
 	complete_era = gate_era();
 }
 
+/* The end of the transaction leaves these gates only with the table locks. */
+static void
+keep_gates(void)
+{
+	dlist_iter iter;
+
+	if (!call_ended)
+		return;
+	dlist_foreach(iter, &holdings)
+	{
+		const Holding *holding = dlist_container(Holding, link, iter.cur);
+
+		if (holding->ended_count > 0 && holding->gate_era == gate_era())
+			(void) gate_enter_again(holding->gate, (GateUse){.shared = holding->shared});
+	}
+}
+
 static void
 refuse_prepare(void)
 {
@@ -287,6 +314,17 @@ refuse_prepare(void)
 								   holding->name),
 							errhint("Acquire the lock at session scope, or use COMMIT.")));
 	}
+}
+
+/* PostgreSQL calls this for each owner of resources. */
+static void
+on_release(ResourceReleasePhase phase, bool is_commit, bool is_top_level, void *arg)
+{
+	if (!ended || !is_top_level || phase != RESOURCE_RELEASE_BEFORE_LOCKS)
+		return;
+	ended = false;
+	end_transaction();
+	loss_alarm_resume();
 }
 
 static void
