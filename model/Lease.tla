@@ -24,6 +24,7 @@ CONSTANTS
     Steals,         \* a variant: a renewal takes the place of another's key
     Tombstones,     \* a release keeps late renewals from creating the key
     Losses,         \* so many times may a node lose its data
+    MarkerStays,    \* a node that loses its last data keeps its marker
     Quarantine,     \* for so long does a host not ask a node that has, from when it notices
     Settle,         \* for so long do renewals at the node not count
     Timeout,        \* a round of acquires that lasts for so long grants nothing
@@ -203,14 +204,14 @@ ExecuteRelease(r, n) ==
 (* Nodes that break the bounds *)
 
 (* The node restarts empty, or is flushed.  What was sent with the former  *)
-(* marker is refused from now on.                                          *)
+(* marker is refused from now on, unless the marker stays.                 *)
 Forget(n) ==
     /\ losses < Losses
     /\ key' = [key EXCEPT ![n] = Free]
     /\ age' = [age EXCEPT ![n] = 0]
     /\ closed' = [closed EXCEPT ![n] = {}]
     /\ losses' = losses + 1
-    /\ IF Marker # {}
+    /\ IF Marker # {} /\ ~MarkerStays
        THEN /\ known' = [r \in Requests |-> known[r] \ {n}]
             /\ asked' = [r \in Requests |-> asked[r] \ {n}]
        ELSE UNCHANGED <<known, asked>>

@@ -1,6 +1,7 @@
 ------------------------------- MODULE Tokens -------------------------------
 (* Fencing tokens: the counters of the nodes, spans, the compare-and-set,  *)
-(* hand-over, and the bound of renewals with its tombstone.                *)
+(* the tokens that are kept for hand-over, and the bound of renewals with  *)
+(* its tombstone.                                                          *)
 (*                                                                         *)
 (* Unique: no token is given out by two grants.                            *)
 (* InOrder: the tokens of a grant are larger than all that were returned   *)

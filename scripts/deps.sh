@@ -7,6 +7,7 @@
 #   scripts/deps.sh --postgres  also for scripts/build_postgres.sh
 #   scripts/deps.sh --chaos     also for test/chaos/run
 #   scripts/deps.sh --fuzz      also for make fuzz and make branches
+#   scripts/deps.sh --models    also for make model
 #
 # For Debian and Ubuntu, as root or as a user with sudo.  Installs missing packages
 # only, and does not call apt if no package is missing.  Starts no service, enables
@@ -24,6 +25,7 @@ bench=
 postgres=
 chaos=
 fuzz=
+models=
 for option in "$@"; do
     case $option in
     --lint) lint=1 ;;
@@ -31,8 +33,9 @@ for option in "$@"; do
     --postgres) postgres=1 ;;
     --chaos) chaos=1 ;;
     --fuzz) fuzz=1 ;;
+    --models) models=1 ;;
     *)
-        echo "usage: $0 [--lint] [--bench] [--postgres] [--chaos] [--fuzz]" >&2
+        echo "usage: $0 [--lint] [--bench] [--postgres] [--chaos] [--fuzz] [--models]" >&2
         exit 2
         ;;
     esac
@@ -124,6 +127,11 @@ if [ -n "$fuzz" ] && ! can_fuzz; then
 fi
 if [ -n "$fuzz" ] && ! have llvm-cov; then
     packages+=(llvm)
+fi
+
+if [ -n "$models" ]; then
+    have java || packages+=(default-jre-headless)
+    python3 -m pip --version >/dev/null 2>&1 || packages+=(python3-pip)
 fi
 
 if [ -n "$bench" ]; then

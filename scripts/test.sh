@@ -10,6 +10,7 @@
 #                                      and the mutants of the nodes' script
 #   scripts/test.sh fuzz               hostile bytes to the readers, for half a minute,
 #                                      and the branches that no test takes
+#   scripts/test.sh models             the models of the protocol, checked by TLC
 #   scripts/test.sh regress            pg_regress and the isolation tester, with five
 #                                      nodes and with redlock.nodes = 'local'
 #   scripts/test.sh tap [t/FILE.t ...] the TAP tests, or some of them
@@ -30,20 +31,21 @@ set -eu
 part=short
 case "${1-}" in
 '') ;;
-full | unit | sim | fuzz | regress | tap | guest | chaos | bench | soak)
+full | unit | sim | fuzz | models | regress | tap | guest | chaos | bench | soak)
     part=$1
     shift
     ;;
 *)
-    echo "usage: $0 [full | unit | sim | fuzz | regress | tap [t/FILE.t ...] | guest | chaos | bench | soak]" >&2
+    echo "usage: $0 [full | unit | sim | fuzz | models | regress | tap [t/FILE.t ...] | guest | chaos | bench | soak]" >&2
     exit 2
     ;;
 esac
 
 if [ -z "${REDLOCK_INNER-}" ]; then
     case $part in
-    full) "$ROOT/scripts/deps.sh" --bench --chaos --fuzz ;;
+    full) "$ROOT/scripts/deps.sh" --bench --chaos --fuzz --models ;;
     fuzz) "$ROOT/scripts/deps.sh" --fuzz ;;
+    models) "$ROOT/scripts/deps.sh" --models ;;
     bench) "$ROOT/scripts/deps.sh" --bench ;;
     chaos) "$ROOT/scripts/deps.sh" --chaos ;;
     soak) "$ROOT/scripts/deps.sh" --bench --chaos ;;
@@ -62,12 +64,19 @@ if [ -z "${REDLOCK_INNER-}" ]; then
     case $part in
     full | chaos) porcupine=$("$ROOT/scripts/porcupine.sh") ;;
     esac
+    case $part in
+    full | models)
+        tlc=$("$ROOT/model/run" --fetch) || tlc=
+        [ -n "$tlc" ] || [ "${CI-}" != true ] || die "the models must not be left out here"
+        ;;
+    esac
     # downloads that must come before root's rights are dropped
     after_copy()
     {
         [ -z "${source-}" ] || cp "$source" "$TMP/postgres-source"
         [ -z "${drivers-}" ] || cp -R "$drivers" "$TMP/drivers"
         [ -z "${porcupine-}" ] || cp "$porcupine" "$TMP/porcupine"
+        [ -z "${tlc-}" ] || cp "$tlc" "$TMP/tla2tools.jar"
     }
     if [ "$part" = short ]; then
         run_in_private_copy scripts/test.sh
@@ -154,6 +163,16 @@ run_sim()
     run_target mutants "simulator: broken cores that it must find"
     run_target conformance "simulator: its node does what a real one does"
     run_target script_mutants "simulator: broken scripts that conformance must find"
+}
+
+run_models()
+{
+    if [ ! -e "$TMP/tla2tools.jar" ]; then
+        heading "the models are left out: TLC can't be fetched"
+        [ "$part" = full ] || count 0 1
+        return
+    fi
+    TLA2TOOLS=$TMP/tla2tools.jar run_target model "models: assumptions, and what fails without each"
 }
 
 run_fuzz()
@@ -410,6 +429,7 @@ else
         run_unit
         run_sim
         run_fuzz
+        run_models
         run_regress
         run_tap
         run_guest
@@ -421,6 +441,7 @@ else
     unit) run_unit ;;
     sim) run_sim ;;
     fuzz) run_fuzz ;;
+    models) run_models ;;
     regress) run_regress ;;
     tap) run_tap "$@" ;;
     guest) run_guest ;;
