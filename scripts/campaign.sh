@@ -29,7 +29,7 @@ schedules)
     make -s -B test/sim/sim SIM_OPTIMIZE="-O3 -flto=auto"
     test/sim/sim --from "$first" --schedules "$count" --jobs "$(nproc)" | tee "$log" && failed=0 || failed=1
     scripts/record.pl "simulator: $count schedules from seed $first" \
-        "$(grep -E '^# seed [0-9]+ violates' "$log" | head -n 1 | sed 's/^# //' || true)$(tail -n 1 "$log" | grep passed || true)"
+        "$(grep -E '^# seed [0-9]+(:| violates)' "$log" | head -n 1 | sed 's/^# //' || true)$(tail -n 1 "$log" | grep passed || true)"
     ;;
 mutants)
     if [ "${1-}" = generated ]; then

@@ -30,7 +30,7 @@ $commit .= '-dirty' if $changes;
 $rows{$check} = sprintf "| %s | %s | %s | %s |\n", $check, $result, strftime('%Y-%m-%d', localtime), $commit;
 foreach (keys %rows)
 {
-	if ($rows{$_} =~ /not ok|violates|\b[1-9]\d* failed/)
+	if ($rows{$_} =~ /not ok|violates|fails|\b[1-9]\d* failed/)
 	{
 		$failed++;
 		next;
