@@ -66,8 +66,8 @@ planted)
 fuzz)
     count=${1-3000000}
     seed=${2-1}
-    # The trace of comparisons leads to new branches.  CI has it; without it a campaign has up to four
-    # times as many executions.
+    # The trace of comparisons leads to new branches, in CI; a campaign makes up to four times as many
+    # executions without the trace.
     make -s -B fuzz_programs FUZZ_OPTIMIZE="-O2 -fno-sanitize-coverage=trace-cmp"
     test/fuzz/fuzz.pl --runs "$count" --seed "$seed" | tee "$log" && failed=0 || failed=1
     scripts/record.pl "fuzzing: $count executions of each program with seed $seed" \

@@ -3,8 +3,9 @@
 # Protects from: NOTIFY, writes to foreign tables, programs, and functions and triggers of other
 # extensions taking effect after the session lost its lock, or after a newer holder passed the fence;
 # a database or a replication slot that is gone although the commit failed; a remote transaction
-# committing before the guard looks; a session unable to read, or to release its lost lock; a
-# release of a run's own lock inside of the run.
+# committing before the guard looks; another host getting the lock before another extension has
+# committed elsewhere; a session unable to read, or to release its lost lock; a release of a run's own
+# lock inside of the run; a COPY that works only without a lock.
 
 use strict;
 use warnings;

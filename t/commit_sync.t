@@ -1,7 +1,8 @@
 # A lease that ends while a commit waits for a synchronous standby.
 #
 # Protects from: the alarm of the loss ending the wait; the client then hears of a commit, and no
-# standby has the transaction.
+# standby has the transaction.  An error after the commit: of the alarm, or of the end of a CALL or DO
+# that has committed.
 
 use strict;
 use warnings;

@@ -2,7 +2,8 @@
 #
 # Protects from: a wrong setting keeping the server from starting, or silently from taking locks;
 # a vote of an unfit server; a server voting twice; passwords in logs, views and messages; foreign
-# texts writing lines of their own into the log, or commands to a terminal.
+# texts writing lines of their own into the log, or commands to a terminal; a crash putting changes
+# into force that nobody reloaded.
 
 use strict;
 use warnings;

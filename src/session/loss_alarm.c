@@ -157,8 +157,8 @@ signal_loss(void)
 }
 
 /*
- * Does a statement run outside of a transaction?  Soon the statement ends, or begins a transaction:
- * its first one, or the next one of a procedure.
+ * Does a statement run outside of a transaction?  The end of the statement, or the begin of a
+ * transaction, is near.
  */
 static bool
 is_between(void)

@@ -293,7 +293,7 @@ refuse_overdue(const LockRequest *request, int index)
 		redlock_clock_us() - lease_valid_until_us(lease) <= BROKER_SILENT_US)
 	{
 		if (lease != NULL)
-			pfree(lease); /* a wait for a permit tries for as long as it takes */
+			pfree(lease); /* a wait for a permit makes many tries */
 		return;
 	}
 	if (lease_broker_pid() == 0)

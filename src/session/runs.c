@@ -612,7 +612,7 @@ redlock_runs_main(Datum unused)
 	error_context_stack = NULL;
 }
 
-/* Lifts the limits that the database sets for its sessions: they would end the writer. */
+/* Limits of the database, like lock_timeout, would end the writer. */
 static void
 wait_without_end(void)
 {

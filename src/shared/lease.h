@@ -299,7 +299,7 @@ typedef struct LeaseTable
 	int queue_tail;
 	uint32 queue_number; /* (q) each broker has a new queue.  Never 0: with a new
 						  * broker each second, it wraps after 136 years */
-	bool after_crash;    /* the server did not start with this table, but lost the former one */
+	bool after_crash;    /* the postmaster made this table after a crash */
 	Latch *broker_latch; /* (q) NULL: no broker runs */
 	int broker_pid;      /* (q) 0: no broker runs */
 	LeaseCounts counts[COUNT_STRIPES];

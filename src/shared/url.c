@@ -193,8 +193,8 @@ parse_url(const char *text, int len, NodeUrl *url)
 }
 
 /*
- * Returns the @ that ends the credentials; NULL: there are none.  This is the last @, but the path
- * of a socket may contain further ones.
+ * Returns the last @, which ends the credentials, or NULL.  The path of a socket may contain
+ * further ones.
  */
 static const char *
 credentials_end(const char *text, const char *end, bool is_unix)
