@@ -319,8 +319,6 @@ take_unsent(ReleaseQueue *queue, int node)
 	int entry = list->first;
 
 	list->first = queue->release[entry].next_unsent[node];
-	if (list->first < 0)
-		list->last = -1;
 	queue->release[entry].unsent &= ~CORE_BIT(node);
 	return entry;
 }

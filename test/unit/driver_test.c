@@ -773,6 +773,12 @@ test_follow_lists(void)
 		answer(0, node, CORE_OP_RENEW, CORE_REPLY_YES);
 	ok(core_of(0)->settled && unsettled == -1, "a renewal brings the lease there");
 	begin(10);
+	hold(0);
+	lists.now |= CORE_BIT(3);
+	(void) driver_follow_lists(&driver, now_us);
+	ok(core_of(0)->target.now == lists.now,
+	   "a held lease follows a change of the first list alone");
+	begin(10);
 	ask(0);
 	lists.now = CORE_BIT(3) | CORE_BIT(4) | CORE_BIT(5);
 	(void) driver_follow_lists(&driver, now_us);

@@ -209,8 +209,10 @@ test_release(void)
 	entry.is_queue = true;
 	ok(entry_keep_idle(&entry, &release, NOW), "the limit of a queue does not count");
 	entry = entry_with(WISH_HOLD);
-	ok(entry_hand_over(&entry, &release, NOW) && entry.wish == WISH_HAND_OVER && entry.returns,
-	   "a lease is left for the next at the gate");
+	entry.hold_until_us = NOW + 5;
+	ok(entry_hand_over(&entry, &release, NOW) && entry.wish == WISH_HAND_OVER && entry.returns &&
+		   entry.hold_until_us == 0,
+	   "a lease is left for the next at the gate, without the limit of its owner");
 	entry = entry_with(WISH_HOLD);
 	release.waiting = 0;
 	ok(!entry_hand_over(&entry, &release, NOW) && entry.wish == WISH_NOTHING && !entry.returns,

@@ -17,15 +17,16 @@
 #define HEAD SECRET ":000000001:00c0ffee00c0ffee"
 
 static local_data data;
-static local_data permit_3;
+static local_data the_permit;
 static Inspected at;
 static bool permit_is_there;
+static int permit_number = 3;
 
 static const local_data *
 find_permit(const void *names, int permit)
 {
 	(void) names;
-	return permit_is_there && permit == 3 ? &permit_3 : NULL;
+	return permit_is_there && permit == permit_number ? &the_permit : NULL;
 }
 
 static local_order
@@ -81,6 +82,11 @@ test_look(void)
 	ok(at.kind == INSPECTED_NONE && at.counter == 0, "an expired key");
 	ok(look(HEAD " permits=4 host=\"a\"") == 4, "the third of four permits");
 	ok(look(HEAD " permits=2 host=\"a\"") == 0, "beyond the number of permits");
+	permit_number = 8;
+	ok(look(HEAD " permits=9 host=\"a\"") == 128 && at.permit[1] == 0, "the last of eight");
+	permit_number = 9;
+	ok(look(HEAD " permits=9 host=\"a\"") == 0 && at.permit[1] == 1, "the first of the next eight");
+	permit_number = 3;
 	permit_is_there = false;
 	ok(look(HEAD " permits=4 host=\"a\"") == 0, "no permit");
 }
@@ -101,6 +107,7 @@ test_force(void)
 										  HEAD "-permits=4 a",
 										  HEAD "= permits=4 a",
 										  HEAD " permits= a",
+										  HEAD " permits:4 a",
 										  HEAD " permits=2000 a",
 										  HEAD " permits=10000 a",
 										  HEAD " permits=4",

@@ -2,9 +2,9 @@
  * local_node_test.c
  *		Unit tests of the node without Redis, src/protocol/local_node.c.
  *
- * Protects from: a reader beyond the places of a name; a key or a barrier of another request taken
- * for this request's; a lock's key that outlives all permits.  test/sim/conformance.c compares the
- * node with a real one, which has no limit of readers.
+ * Protects from: a reader beyond the places of a name; a counter out of its bounds; a key or a
+ *barrier of another request taken for this request's; a lock's key that outlives all permits.
+ *test/sim/conformance.c compares the node with a real one, which has no limit of readers.
  */
 #include "protocol/local_node.h"
 
@@ -300,9 +300,34 @@ test_lock_of_permits(void)
 	ok(lock_life_after(50000, 50000, 5000, 70000) == 70000, "and prolongs the lock's key");
 }
 
+static void
+test_counter(void)
+{
+	local_command of;
+
+	begin();
+	of = command(CORE_OP_ACQUIRE, 1);
+	of.proposal = now_us + LUA_CLOCK_BOUND_US;
+	ok(execute(of), "a proposal may be an hour ahead of the clock");
+	begin();
+	of.proposal++;
+	ok(!execute(of) && answer.error == LOCAL_AHEAD, "and not more");
+	begin();
+	data.counter = LUA_COUNTER_END - LUA_SPAN - 1;
+	data.counter_end_ms = now_us / 1000 + TTL_MS;
+	of.proposal = data.counter;
+	ok(execute(of) && data.counter == LUA_COUNTER_END - 1, "a counter reaches its end");
+	begin();
+	data.counter = LUA_COUNTER_END - LUA_SPAN;
+	data.counter_end_ms = now_us / 1000 + TTL_MS;
+	ok(!execute(of) && answer.error == LOCAL_AHEAD && data.counter == LUA_COUNTER_END - LUA_SPAN,
+	   "and stays there");
+}
+
 int
 main(void)
 {
+	test_counter();
 	test_readers();
 	test_writer();
 	test_refused();

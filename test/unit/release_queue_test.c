@@ -624,7 +624,8 @@ test_left_nodes(void)
 	ok(is_sent_to(CORE_BIT(0) | CORE_BIT(1), 0) && count_out(2, 0, CORE_OP_RELEASE) == 0,
 	   "when there is some, and where it goes on not at all");
 	answer_all();
-	ok(lease[0].state == CORE_HELD && core_served_by(&lease[0]) == CORE_BIT(2),
+	ok(lease[0].state == CORE_HELD && core_served_by(&lease[0]) == CORE_BIT(2) &&
+		   lease[0].node[0].key == CORE_KEY_ABSENT && lease[0].node[1].key == CORE_KEY_ABSENT,
 	   "then it is nowhere else");
 }
 
