@@ -76,6 +76,7 @@ my %effects = (
 	'a table' => "INSERT INTO near VALUES ('row')",
 	# as by an extension that executes the plan elsewhere
 	'a write of no row' => "DELETE FROM near",
+	'a COPY of no row' => "COPY near FROM '/dev/null'",
 );
 
 sub traces
@@ -130,7 +131,7 @@ $caller->quit;
 
 # Effects that a rollback undoes are refused at the commit, all others at the statement.
 lose($session, 'where');
-foreach my $what ('NOTIFY', 'pg_notify', 'pg_notify in an expression of PL/pgSQL', 'a table', 'a write of no row')
+foreach my $what ('NOTIFY', 'pg_notify', 'pg_notify in an expression of PL/pgSQL', 'a table', 'a write of no row', 'a COPY of no row')
 {
 	$session->query('BEGIN');
 	is($session->run($effects{$what})->{state}, '', "$what: no error at the statement");
@@ -282,6 +283,22 @@ SQL
 $session = session($host);
 $session->query("SELECT redlock_acquire('any', scope => 'session')");
 is($session->run("COPY mixed FROM '$rows'")->{state}, '', 'COPY to the other partitions works, as without a lock');
+$session->quit;
+
+# ---- a wrapper that registers its callback after a COPY to other partitions ----
+
+$host->safe_psql('postgres', <<'SQL');
+CREATE TABLE two (what text) PARTITION BY LIST (what);
+CREATE TABLE two_near PARTITION OF two FOR VALUES IN ('a row');
+CREATE FOREIGN TABLE two_far PARTITION OF two DEFAULT SERVER remote OPTIONS (table_name 'work');
+SQL
+$session = session($host);
+$session->query("SELECT redlock_try('any', scope => 'session'), redlock_release('any')");
+is($session->run("COPY two FROM '$rows'")->{state}, '', 'COPY to a partition of this server');
+$session->query("BEGIN; SELECT redlock_acquire('late', hold_at_most => '1 s'); INSERT INTO far VALUES ('late')");
+wait_until(sub { $host->safe_psql('postgres', "SELECT state FROM redlock_locks WHERE resource = 'late'") eq 'lost' }, 'a lease is lost');
+is($session->run('COMMIT')->{state}, '40001', 'the commit fails');
+is($remote->safe_psql('postgres', "SELECT count(*) FROM work WHERE what = 'late'"), '0', '... before the wrapper commits');
 $session->quit;
 
 # ---- the lock of a run ----

@@ -113,8 +113,18 @@ is($host->safe_psql('postgres', 'SELECT count(*) FROM t'), '6', 'all rows are th
 	$s->quit;
 }
 
-# In the extended protocol a transaction without BEGIN commits at the message Sync.
 $b->quit;
+{
+	my $s = session($host);
+
+	$s->query("BEGIN; SELECT redlock_acquire('job', wait => '60 s', scope => 'session', hold_at_most => '1 s'); SAVEPOINT s");
+	is($s->run("ROLLBACK PREPARED 'none'")->{state}, '25001', 'ROLLBACK PREPARED fails in a transaction block');
+	$s->query('ROLLBACK TO s');
+	is($s->run('SELECT pg_sleep(120)')->{state}, '57014', '... and a loss cancels the work that follows');
+	$s->quit;
+}
+
+# In the extended protocol a transaction without BEGIN commits at the message Sync.
 $host->safe_psql('postgres', <<'SQL');
 CREATE FUNCTION wait_at_commit() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(120); RETURN NULL; END $$;
 CREATE CONSTRAINT TRIGGER wait_at_commit AFTER INSERT ON t DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION wait_at_commit();

@@ -1,7 +1,7 @@
 # An alarm does no harm when its session has all but ended.
 #
-# Protects from: a crash of the whole server, when a gate wait was ended by FATAL and its alarm
-# reads state of the ended process.
+# Protects from: a crash of the whole server, when a gate wait was ended by FATAL, or a holder of a
+# lock ends, and the alarm reads state of the ended process.
 #
 # Preloads test/hostile/slow_exit.c into the server.
 
@@ -40,6 +40,18 @@ ok(!-e $file, 'and its alarm has rung, very late');
 
 is($holder->query("SELECT redlock_check('job') > '0'"), 't', 'the others go on');
 is(broker_pid($host), $broker, 'with the same broker');
+unlike(slurp_file($host->logfile), qr/was terminated by signal/, 'nothing has crashed');
+
+my $other = session($host);
+$pid = $other->pid;
+$other->query("SELECT redlock_acquire('short', scope => 'session', ttl => '1 s', hold_at_most => '1 s')");
+$file = "$directory/$pid";
+open $out, '>', $file or die "$file: $!";
+close $out;
+$other->quit;
+wait_until(sub { !-e "/proc/$pid" || !kill 0, $pid }, 'a holder has gone');
+ok(!-e $file, 'and its alarm has rung after the release');
+is($holder->query("SELECT redlock_check('job') > '0'"), 't', 'the others go on');
 unlike(slurp_file($host->logfile), qr/was terminated by signal/, 'nothing has crashed');
 $waiter->vanish;
 $holder->quit;

@@ -5,8 +5,8 @@
  * A transaction id shows that a transaction changed this database.  Some effects have no
  * transaction id:
  *
- *	 INSERT, UPDATE, DELETE,	another extension may execute the plan elsewhere (CustomScan)
- *	 MERGE
+ *	 INSERT, UPDATE, DELETE,	another extension may execute the statement elsewhere
+ *	 MERGE, COPY, TRUNCATE
  *	 NOTIFY						gets an id only during the commit
  *	 foreign tables				the remote server has the transaction
  *	 functions in languages		may do anything
@@ -59,9 +59,11 @@
 
 static void (*refuse_lost)(void) = NULL;
 static XactCallback xact_callback = NULL;
-static bool noted = false;        /* this transaction has had an effect without an id */
-static List *wrappers = NIL;      /* handlers of the wrappers that have written */
-static bool callback_due = false; /* a wrapper may have registered after us */
+static bool noted = false;         /* this transaction has had an effect without an id */
+static bool in_call = false;       /* a CALL or DO runs, */
+static bool noted_in_call = false; /* ... and may have effects after each commit */
+static List *wrappers = NIL;       /* handlers of the wrappers that have written */
+static bool callback_due = false;  /* a wrapper may have registered after us */
 
 /*
  * Functions without an effect: a repeated call needs no look at the catalog.  The OID gives the
@@ -91,6 +93,7 @@ static void note_at_once(void);
 static bool is_other_language(const DoStmt *statement);
 static List *foreign_tables(const RangeVar *name, List *tables);
 static void note_wrapper(Oid foreign_table);
+static Oid handler_of(Oid foreign_table);
 static void register_callback(void);
 
 void
@@ -118,7 +121,13 @@ effects_are_there(void)
 void
 effects_end_transaction(void)
 {
-	noted = false;
+	noted = noted_in_call;
+}
+
+void
+effects_end_call(void)
+{
+	in_call = noted_in_call = false;
 }
 
 /*
@@ -305,6 +314,7 @@ static void
 note_at_once(void)
 {
 	noted = true;
+	noted_in_call = noted_in_call || in_call;
 	refuse_lost();
 }
 
@@ -318,8 +328,14 @@ effects_begin_utility(Node *statement)
 	List *foreign = NIL;
 	ListCell *cell;
 
+	bool calls = IsA(statement, CallStmt) || IsA(statement, DoStmt);
+	bool other_language = false;
+
 	if (xact_callback == NULL)
+	{
+		in_call = in_call || calls;
 		return NIL;
+	}
 	switch (nodeTag(statement))
 	{
 		case T_NotifyStmt:
@@ -337,17 +353,21 @@ effects_begin_utility(Node *statement)
 			note_at_once(); /* PostgreSQL writes files or calls another server before the commit */
 			break;
 		case T_DoStmt:
-			if (is_other_language((DoStmt *) statement))
+			other_language = is_other_language((DoStmt *) statement);
+			if (other_language)
 				note_at_once();
 			break;
 		case T_CopyStmt:
 			if (((CopyStmt *) statement)->is_program ||
 				(!((CopyStmt *) statement)->is_from && ((CopyStmt *) statement)->filename != NULL))
 				note_at_once();
-			if (((CopyStmt *) statement)->is_from)
-				foreign = foreign_tables(((CopyStmt *) statement)->relation, NIL);
+			if (!((CopyStmt *) statement)->is_from)
+				break;
+			noted = true;
+			foreign = foreign_tables(((CopyStmt *) statement)->relation, NIL);
 			break;
 		case T_TruncateStmt:
+			noted = true;
 			foreach (cell, ((TruncateStmt *) statement)->relations)
 				foreign = foreign_tables(lfirst_node(RangeVar, cell), foreign);
 			break;
@@ -356,6 +376,9 @@ effects_begin_utility(Node *statement)
 	}
 	if (foreign != NIL)
 		note_at_once();
+	/* now no error can come before effects_end_call */
+	in_call = in_call || calls;
+	noted_in_call = noted_in_call || other_language;
 	return foreign;
 }
 
@@ -364,8 +387,9 @@ effects_end_utility(List *foreign)
 {
 	ListCell *cell;
 
+	/* perhaps no row went to the wrapper, and the wrapper registers later */
 	foreach (cell, foreign)
-		note_wrapper(lfirst_oid(cell));
+		callback_due = callback_due || !list_member_oid(wrappers, handler_of(lfirst_oid(cell)));
 	register_callback();
 }
 
@@ -403,12 +427,10 @@ foreign_tables(const RangeVar *name, List *tables)
  * Callbacks
  */
 
-/* Does not load the wrapper: PostgreSQL loads no wrapper of a partition without a written row. */
 static void
 note_wrapper(Oid foreign_table)
 {
-	ForeignServer *server = GetForeignServer(GetForeignServerIdByRelId(foreign_table));
-	Oid handler = GetForeignDataWrapper(server->fdwid)->fdwhandler;
+	Oid handler = handler_of(foreign_table);
 	MemoryContext context;
 
 	if (list_member_oid(wrappers, handler))
@@ -417,6 +439,15 @@ note_wrapper(Oid foreign_table)
 	wrappers = lappend_oid(wrappers, handler);
 	MemoryContextSwitchTo(context);
 	callback_due = true;
+}
+
+/* Does not load the wrapper: PostgreSQL loads no wrapper of a partition without a written row. */
+static Oid
+handler_of(Oid foreign_table)
+{
+	ForeignServer *server = GetForeignServer(GetForeignServerIdByRelId(foreign_table));
+
+	return GetForeignDataWrapper(server->fdwid)->fdwhandler;
 }
 
 /*

@@ -25,6 +25,9 @@ extern List *effects_begin_utility(Node *statement);
 /* Called after a utility statement that has written foreign tables. */
 extern void effects_end_utility(List *foreign);
 
+/* Called after the outermost CALL or DO, also after an error.  Never fails. */
+extern void effects_end_call(void);
+
 /* Has the transaction written data, or had an effect without a transaction id? */
 extern bool effects_are_there(void);
 

@@ -12,6 +12,7 @@
 
 #include "access/xact.h"
 #include "miscadmin.h"
+#include "storage/ipc.h"
 #include "storage/latch.h"
 #include "utils/backend_status.h"
 #include "utils/timestamp.h"
@@ -29,11 +30,18 @@ static volatile TimestampTz loss_statement;  /* ... in the statement with this s
 static volatile sig_atomic_t held = 0;         /* between loss_alarm_hold and loss_alarm_resume */
 static volatile sig_atomic_t rang_in_hold = 0; /* the alarm is not set again */
 
+/* How long the alarm waits for a statement outside of a transaction. */
+#define BETWEEN_US INT64CONST(1000000)
+static int64 between_since_us = 0; /* 0: the alarm does not wait */
+
 static emit_log_hook_type prev_emit_log = NULL;
 
 static void set_alarm(void);
 static void on_alarm(void);
 static void signal_loss(void);
+static bool has_loss(void);
+static bool is_new_loss(const Holding *holding);
+static bool waits_for_statement(void);
 static bool is_between(void);
 static bool is_idle(void);
 static bool is_of_loss(int sqlstate, bool cancels);
@@ -112,12 +120,14 @@ on_alarm(void)
 	bool lost = false;
 	dlist_iter iter;
 
+	if (proc_exit_inprogress)
+		return;
 	if (held)
 	{
 		rang_in_hold = 1;
 		return;
 	}
-	if (holdings_are_changing() || is_between())
+	if (holdings_are_changing() || (has_loss() && waits_for_statement()))
 	{
 		alarm_at(ALARM_LOSS, redlock_clock_us() + 1000);
 		return;
@@ -126,19 +136,53 @@ on_alarm(void)
 	{
 		Holding *holding = dlist_container(Holding, link, iter.cur);
 
-		if (!holding->loss_signalled && !holding_is_valid(holding, 0))
+		if (is_new_loss(holding))
 			lost = holding->loss_signalled = true;
 	}
 	if (lost)
 		signal_loss();
+	between_since_us = 0;
 	set_alarm();
+}
+
+static bool
+has_loss(void)
+{
+	dlist_iter iter;
+
+	dlist_foreach(iter,
+				  &holdings) if (is_new_loss(dlist_container(Holding, link, iter.cur))) return true;
+	return false;
+}
+
+static bool
+is_new_loss(const Holding *holding)
+{
+	return !holding->loss_signalled && !holding_is_valid(holding, 0);
+}
+
+/*
+ * Outside of a transaction the end of the statement, or the begin of a transaction, is near.  But
+ * after an error in a pipeline, the session may wait for the client.
+ */
+static bool
+waits_for_statement(void)
+{
+	int64 now_us = redlock_clock_us();
+
+	if (!is_between())
+		return false;
+	if (between_since_us == 0)
+		between_since_us = now_us;
+	return now_us - between_since_us < BETWEEN_US;
 }
 
 /* Does what StatementCancelHandler or die does.  Async-signal-safe. */
 static void
 signal_loss(void)
 {
-	if (redlock_on_loss == ON_LOSS_ERROR || (redlock_on_loss == ON_LOSS_CANCEL && is_idle()))
+	if (redlock_on_loss == ON_LOSS_ERROR ||
+		(redlock_on_loss == ON_LOSS_CANCEL && (is_idle() || is_between())))
 		return;
 	gate_give_way();
 	loss_statement = GetCurrentStatementStartTimestamp();
@@ -156,10 +200,7 @@ signal_loss(void)
 	SetLatch(MyLatch);
 }
 
-/*
- * Does a statement run outside of a transaction?  The end of the statement, or the begin of a
- * transaction, is near.
- */
+/* Does a statement run outside of a transaction? */
 static bool
 is_between(void)
 {
@@ -175,7 +216,7 @@ static bool
 is_idle(void)
 {
 	if (MyBackendType != B_BACKEND || MyBEEntry->st_state == STATE_DISABLED)
-		return !IsTransactionOrTransactionBlock();
+		return !IsTransactionOrTransactionBlock() || IsAbortedTransactionBlockState();
 	return MyBEEntry->st_state == STATE_IDLE || MyBEEntry->st_state == STATE_IDLEINTRANSACTION ||
 		   MyBEEntry->st_state == STATE_IDLEINTRANSACTION_ABORTED;
 }

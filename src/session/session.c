@@ -570,7 +570,7 @@ run_utility(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
 	if (IsA(statement, TransactionStmt) && context == PROCESS_UTILITY_TOPLEVEL &&
 		(((TransactionStmt *) statement)->kind == TRANS_STMT_COMMIT_PREPARED ||
 		 ((TransactionStmt *) statement)->kind == TRANS_STMT_ROLLBACK_PREPARED) &&
-		!dlist_is_empty(&holdings))
+		!IsTransactionBlock() && !dlist_is_empty(&holdings))
 		loss_alarm_hold();
 
 	if (IsA(statement, CallStmt) || IsA(statement, DoStmt))
@@ -584,7 +584,10 @@ run_utility(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
 		PG_FINALLY();
 		{
 			if (--call_depth == 0)
+			{
 				transaction_end_call();
+				effects_end_call();
+			}
 		}
 		PG_END_TRY();
 		return;
