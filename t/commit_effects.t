@@ -285,7 +285,7 @@ $session->query("SELECT redlock_acquire('any', scope => 'session')");
 is($session->run("COPY mixed FROM '$rows'")->{state}, '', 'COPY to the other partitions works, as without a lock');
 $session->quit;
 
-# ---- a wrapper that registers its callback after a COPY to other partitions ----
+# ---- COPY to other partitions comes before the callback of a wrapper ----
 
 $host->safe_psql('postgres', <<'SQL');
 CREATE TABLE two (what text) PARTITION BY LIST (what);

@@ -193,8 +193,7 @@ parse_url(const char *text, int len, NodeUrl *url)
 }
 
 /*
- * Returns the last @, which ends the credentials, or NULL.  The path of a socket may contain
- * further ones.
+ * Returns the @ before the host, or NULL: the last @, but a socket's path may contain one.
  */
 static const char *
 credentials_end(const char *text, const char *end, bool is_unix)
