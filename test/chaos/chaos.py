@@ -91,8 +91,8 @@ class Round:
         back = -min([0] + [node.clock.offset_s for node in self.cluster.nodes])
         if self.mode == "beyond":
             back = 0
-            for node in self.cluster.nodes:
-                node.clock.set(0)
+            for number, node in enumerate(self.cluster.nodes):
+                executor.set_clock(number)
                 # by a clock that was ahead, some keys would live for hours
                 for key, ms in node.keys_of_locks().items():
                     if ms > MAX_TTL_MS:

@@ -144,6 +144,15 @@ class Executor:
     def host_clock(self, fault, record, name):
         return self.step(self.cluster.hosts[name].clock, fault, record)
 
+    def set_clock(self, number):
+        """Sets the clock of a node right: a step for the checker, too."""
+        clock = self.cluster.nodes[number].clock
+        if clock.offset_s != 0:
+            now = now_us()
+            self.history.write({"kind": "node_clock", "target": f"node/{number}", "step": -clock.offset_s, "offset": 0,
+                                "t0": now, "t1": now})
+        clock.set(0)
+
     def step(self, clock, fault, record):
         clock.set(clock.offset_s + fault["step"])
         record.update(step=fault["step"], offset=clock.offset_s)
