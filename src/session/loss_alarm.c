@@ -200,11 +200,11 @@ signal_loss(void)
 	SetLatch(MyLatch);
 }
 
-/* Does a statement run outside of a transaction? */
+/* Does a statement run outside of a transaction?  An ending subtransaction is inside. */
 static bool
 is_between(void)
 {
-	return !IsTransactionState() && !is_idle();
+	return !IsTransactionState() && GetCurrentTransactionNestLevel() <= 1 && !is_idle();
 }
 
 /*
