@@ -70,6 +70,7 @@ fuzz)
     # executions without the trace.
     make -s -B fuzz_programs FUZZ_OPTIMIZE="-O2 -fno-sanitize-coverage=trace-cmp"
     test/fuzz/fuzz.pl --runs "$count" --seed "$seed" | tee "$log" && failed=0 || failed=1
+    rm -f test/fuzz/*_fuzz # make fuzz builds them with the trace
     scripts/record.pl "fuzzing: $count executions of each program with seed $seed" \
         "$(grep -E '^not ok' "$log" | tr '\n' ' ')$(tail -n 1 "$log" | sed 's/^# //')"
     ;;

@@ -327,7 +327,6 @@ effects_begin_utility(Node *statement)
 {
 	List *foreign = NIL;
 	ListCell *cell;
-
 	bool calls = IsA(statement, CallStmt) || IsA(statement, DoStmt);
 	bool other_language = false;
 

@@ -39,8 +39,7 @@ static emit_log_hook_type prev_emit_log = NULL;
 static void set_alarm(void);
 static void on_alarm(void);
 static void signal_loss(void);
-static bool has_loss(void);
-static bool is_new_loss(const Holding *holding);
+static bool find_losses(bool note);
 static bool waits_for_statement(void);
 static bool is_between(void);
 static bool is_idle(void);
@@ -117,8 +116,7 @@ loss_alarm_resume(void)
 static void
 on_alarm(void)
 {
-	bool lost = false;
-	dlist_iter iter;
+	bool lost;
 
 	if (proc_exit_inprogress)
 		return;
@@ -127,38 +125,38 @@ on_alarm(void)
 		rang_in_hold = 1;
 		return;
 	}
-	if (holdings_are_changing() || (has_loss() && waits_for_statement()))
+	lost = !holdings_are_changing() && find_losses(false);
+	if (holdings_are_changing() || (lost && waits_for_statement()))
 	{
 		alarm_at(ALARM_LOSS, redlock_clock_us() + 1000);
 		return;
 	}
-	dlist_foreach(iter, &holdings)
-	{
-		Holding *holding = dlist_container(Holding, link, iter.cur);
-
-		if (is_new_loss(holding))
-			lost = holding->loss_signalled = true;
-	}
 	if (lost)
+	{
+		(void) find_losses(true);
 		signal_loss();
+	}
 	between_since_us = 0;
 	set_alarm();
 }
 
+/* Is a lease lost without a signal?  With `note`, all such leases count as signalled now. */
 static bool
-has_loss(void)
+find_losses(bool note)
 {
+	bool found = false;
 	dlist_iter iter;
 
-	dlist_foreach(iter,
-				  &holdings) if (is_new_loss(dlist_container(Holding, link, iter.cur))) return true;
-	return false;
-}
+	dlist_foreach(iter, &holdings)
+	{
+		Holding *holding = dlist_container(Holding, link, iter.cur);
 
-static bool
-is_new_loss(const Holding *holding)
-{
-	return !holding->loss_signalled && !holding_is_valid(holding, 0);
+		if (holding->loss_signalled || holding_is_valid(holding, 0))
+			continue;
+		found = true;
+		holding->loss_signalled = note;
+	}
+	return found;
 }
 
 /*

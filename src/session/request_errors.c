@@ -288,14 +288,15 @@ static void
 refuse_overdue(const LockRequest *request, int index)
 {
 	Lease *lease = copy_here(request->names[index].hash);
+	bool overdue;
 
-	if (lease == NULL || lease_state(lease) != LEASE_HELD ||
-		redlock_clock_us() - lease_valid_until_us(lease) <= BROKER_SILENT_US)
-	{
-		if (lease != NULL)
-			pfree(lease); /* a wait for a permit makes many tries */
+	if (lease == NULL)
 		return;
-	}
+	overdue = lease_state(lease) == LEASE_HELD &&
+			  redlock_clock_us() - lease_valid_until_us(lease) > BROKER_SILENT_US;
+	pfree(lease); /* a wait for a permit makes many tries */
+	if (!overdue)
+		return;
 	if (lease_broker_pid() == 0)
 		request_fail_no_broker();
 	request_fail_silent_broker(request, index);

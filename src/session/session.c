@@ -49,6 +49,7 @@ static Holding *take(const LockName *granted, LockScope scope);
 static void undo(const LockName *name, LockScope scope, bool counted);
 static int64 relied_on(const Holding *holding);
 static int64 release_all(bool note_losses);
+static bool ends_prepared(const Node *statement);
 static void run_utility(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
 						ProcessUtilityContext context, ParamListInfo params,
 						QueryEnvironment *queryEnv, DestReceiver *dest, QueryCompletion *qc);
@@ -553,6 +554,16 @@ session_fence(uint64 hash, const char *name, const char *schema)
  * Statements
  */
 
+static bool
+ends_prepared(const Node *statement)
+{
+	TransactionStmtKind kind = IsA(statement, TransactionStmt)
+								   ? ((const TransactionStmt *) statement)->kind
+								   : TRANS_STMT_BEGIN;
+
+	return kind == TRANS_STMT_COMMIT_PREPARED || kind == TRANS_STMT_ROLLBACK_PREPARED;
+}
+
 /*
  * Counts how deep CALL and DO are nested, and sees DISCARD ALL.  In a session that has taken a
  * lock, also sees statements with effects.  Pushes nothing, so no error path leaves anything
@@ -566,11 +577,9 @@ run_utility(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
 	Node *statement = pstmt->utilityStmt;
 	List *foreign = effects_begin_utility(statement);
 
-	/* the end of this transaction resumes the alarm */
-	if (IsA(statement, TransactionStmt) && context == PROCESS_UTILITY_TOPLEVEL &&
-		(((TransactionStmt *) statement)->kind == TRANS_STMT_COMMIT_PREPARED ||
-		 ((TransactionStmt *) statement)->kind == TRANS_STMT_ROLLBACK_PREPARED) &&
-		!IsTransactionBlock() && !dlist_is_empty(&holdings))
+	/* the end of this transaction resumes the alarm; in a block the statement is an error */
+	if (ends_prepared(statement) && context == PROCESS_UTILITY_TOPLEVEL && !IsTransactionBlock() &&
+		!dlist_is_empty(&holdings))
 		loss_alarm_hold();
 
 	if (IsA(statement, CallStmt) || IsA(statement, DoStmt))

@@ -192,9 +192,7 @@ parse_url(const char *text, int len, NodeUrl *url)
 	return true;
 }
 
-/*
- * Returns the @ before the host, or NULL: the last @, but a socket's path may contain one.
- */
+/* Returns the @ before the host, or NULL: the last @, but a socket's path may contain one. */
 static const char *
 credentials_end(const char *text, const char *end, bool is_unix)
 {
