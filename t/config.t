@@ -3,7 +3,7 @@
 # Protects from: a wrong setting keeping the server from starting, or silently from taking locks;
 # a vote of an unfit server; a server voting twice; passwords in logs, views and messages; foreign
 # texts writing lines of their own into the log, or commands to a terminal; a crash putting changes
-# into force that nobody reloaded.
+# into force that nobody reloaded; a reload while the broker starts being lost.
 
 use strict;
 use warnings;
@@ -456,6 +456,27 @@ ok($primary->poll_query_until('postgres', "SELECT count(*) = 3 FROM redlock_node
 	'after a crash the broker has the list of the sessions');
 $primary->reload;
 ok($primary->poll_query_until('postgres', 'SELECT count(*) = 2 FROM redlock_nodes'), 'and the list of the file after a reload');
+
+# ---- a reload while the broker starts ----
+
+{
+	my $library = guest_library('slow_fork') // die 'no slow fork';
+	my $file = $primary->data_dir . '/slow_fork';
+	# as if PostgreSQL started the process, and the reload came, before the process runs
+	$primary->append_conf('postgresql.conf', "shared_preload_libraries = 'redlock_pg, $library'\nautovacuum = off");
+	$primary->restart;
+	wait_nodes_ready($primary, 2);
+	append_to_file($file, '');
+	kill 'TERM', broker_pid($primary);
+	wait_until(sub { -e "${file}ed" }, 'the broker stops, and another begins');
+	my $size = -s $primary->logfile;
+	$primary->append_conf('postgresql.conf', "redlock.nodes = '" . node_urls($plain, $by_name, $master) . "'");
+	$primary->reload;
+	wait_until(sub { substr(slurp_file($primary->logfile), $size) =~ /received SIGHUP/ }, 'the files are read');
+	unlink $file, "${file}ed";
+	ok($primary->poll_query_until('postgres', 'SELECT count(*) = 3 FROM redlock_nodes'),
+		'a reload reaches a broker that is not yet running');
+}
 
 # ---- after all this ----
 

@@ -124,11 +124,11 @@ redlock_broker_main(Datum arg)
 	}
 
 	/*
-	 * A background worker drops a SIGHUP that came before its first lines, and a reload may follow
-	 * the server's start at once.  So the first broker reads the files.  A later broker does not,
-	 * nor does the first after a crash: the files may have changes that nobody reloaded.
+	 * PostgreSQL drops a SIGHUP that comes before a background worker's first lines.  A broker that
+	 * has lost none does not read the files: they may have changes that nobody reloaded.
 	 */
-	ConfigReloadPending = ConfigReloadPending || !lease_had_broker();
+	if (guc_is_behind())
+		ConfigReloadPending = true;
 
 	before_shmem_exit(detach, (Datum) 0);
 	driver = world_init();

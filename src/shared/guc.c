@@ -10,6 +10,7 @@
 #include "postgres.h"
 
 #include "access/parallel.h"
+#include "miscadmin.h"
 #include "utils/guc.h"
 
 #include "protocol/lua.h"
@@ -64,6 +65,10 @@ static const struct config_enum_entry tls_verify_options[] = {{"full", TLS_VERIF
 
 static bool defined = false; /* guc_define has run */
 
+/* The postmaster's count of assignments; other processes have the count of their start. */
+static uint32 assignments = 0;
+static pg_atomic_uint32 *assignments_now = NULL; /* shared */
+
 static bool check_allowed_scopes(char **newval, void **extra, GucSource source);
 static void assign_allowed_scopes(const char *newval, void *extra);
 static bool check_key_prefix(char **newval, void **extra, GucSource source);
@@ -82,6 +87,9 @@ static bool check_tls_ca_file(char **newval, void **extra, GucSource source);
 static bool check_tls_cert_file(char **newval, void **extra, GucSource source);
 static bool check_tls_key_file(char **newval, void **extra, GucSource source);
 static bool check_tls_file(TlsFile what, const char *path, const char *before);
+static void assign_int(int newval, void *extra);
+static void assign_text(const char *newval, void *extra);
+static void count_assignment(void);
 
 void
 guc_define(void)
@@ -103,7 +111,8 @@ guc_define(void)
 		"redlock.handover_limit", "Hand-overs in a row between sessions of this server.",
 		"After these, or after a tenth of the ttl, waiting hosts get their turn; 0 turns hand-over "
 		"off.",
-		&redlock_handover_limit, LUA_SPAN - 1, 0, LUA_SPAN - 1, PGC_SIGHUP, 0, NULL, NULL, NULL);
+		&redlock_handover_limit, LUA_SPAN - 1, 0, LUA_SPAN - 1, PGC_SIGHUP, 0, NULL, assign_int,
+		NULL);
 
 	DefineCustomIntVariable(
 		"redlock.keep_idle",
@@ -116,14 +125,14 @@ guc_define(void)
 		"redlock.key_prefix", "Text before a resource's name in its key on the nodes.",
 		"All hosts that share locks need the same prefix. Held locks keep their prefix after a "
 		"change.",
-		&redlock_key_prefix, "redlock:", PGC_SIGHUP, 0, check_key_prefix, NULL, NULL);
+		&redlock_key_prefix, "redlock:", PGC_SIGHUP, 0, check_key_prefix, assign_text, NULL);
 
 	DefineCustomIntVariable(
 		"redlock.last_run_keep",
 		"How long the nodes keep the last recorded run of a job; at least a day.",
 		"See redlock_last_run. 0: the runs of this server leave no note.", &redlock_last_run_keep_s,
-		RUNS_KEEP_DEFAULT_S, 0, RUNS_KEEP_MAX_S, PGC_SIGHUP, GUC_UNIT_S, check_last_run_keep, NULL,
-		NULL);
+		RUNS_KEEP_DEFAULT_S, 0, RUNS_KEEP_MAX_S, PGC_SIGHUP, GUC_UNIT_S, check_last_run_keep,
+		assign_int, NULL);
 
 	DefineCustomIntVariable(
 		"redlock.max_hold",
@@ -154,13 +163,13 @@ guc_define(void)
 							"A node that may have forgotten leases does not vote for this time. "
 							"All hosts that share locks need the same value.",
 							&redlock_max_ttl_ms, 60000, TTL_MIN_MS, TTL_MAX_MS, PGC_SIGHUP,
-							GUC_UNIT_MS, NULL, NULL, NULL);
+							GUC_UNIT_MS, NULL, assign_int, NULL);
 
 	DefineCustomIntVariable(
 		"redlock.node_timeout",
 		"Time in which a node must answer; afterwards the node counts as unreachable.",
 		"A slow minority delays no session. This bounds how soon a missing majority is reported.",
-		&redlock_node_timeout_ms, 500, 10, 60000, PGC_SIGHUP, GUC_UNIT_MS, NULL, NULL, NULL);
+		&redlock_node_timeout_ms, 500, 10, 60000, PGC_SIGHUP, GUC_UNIT_MS, NULL, assign_int, NULL);
 
 	DefineCustomStringVariable(
 		"redlock.nodes", "URLs of the independent Redis nodes that vote on locks.",
@@ -185,7 +194,7 @@ guc_define(void)
 		"refuse: no new lock is acquired; warn: the server log and redlock_hosts tell. Held locks "
 		"stay held.",
 		&redlock_on_disagreement, ON_DISAGREEMENT_REFUSE, on_disagreement_options, PGC_SIGHUP, 0,
-		NULL, NULL, NULL);
+		NULL, assign_int, NULL);
 
 	DefineCustomEnumVariable(
 		"redlock.on_loss", "Action on a session whose lease ends without renewal.",
@@ -202,32 +211,32 @@ guc_define(void)
 							"How long rows of redlock_runs are kept; at least a day.",
 							"Recording a run deletes older rows of that database. 0: for ever.",
 							&redlock_runs_keep_s, RUNS_KEEP_DEFAULT_S, 0, RUNS_KEEP_MAX_S,
-							PGC_SIGHUP, GUC_UNIT_S, check_runs_keep, NULL, NULL);
+							PGC_SIGHUP, GUC_UNIT_S, check_runs_keep, assign_int, NULL);
 
 	DefineCustomStringVariable(
 		"redlock.tls_ca_file",
 		"Certificates of the authorities that sign the certificates of nodes with TLS.",
 		"A file in PEM format; a relative path is below the data directory. Empty: the "
 		"certificates of the system.",
-		&redlock_tls_ca_file, "", PGC_SIGHUP, 0, check_tls_ca_file, NULL, NULL);
+		&redlock_tls_ca_file, "", PGC_SIGHUP, 0, check_tls_ca_file, assign_text, NULL);
 
 	DefineCustomStringVariable(
 		"redlock.tls_cert_file", "Certificate of this server for nodes with TLS.",
 		"A file in PEM format, with the certificates of intermediate authorities after the "
 		"server's. Empty: none.",
-		&redlock_tls_cert_file, "", PGC_SIGHUP, 0, check_tls_cert_file, NULL, NULL);
+		&redlock_tls_cert_file, "", PGC_SIGHUP, 0, check_tls_cert_file, assign_text, NULL);
 
 	DefineCustomStringVariable("redlock.tls_key_file", "Private key of redlock.tls_cert_file.",
 							   "A file in PEM format, without a passphrase; only the database user "
 							   "and root may read the file.",
-							   &redlock_tls_key_file, "", PGC_SIGHUP, 0, check_tls_key_file, NULL,
-							   NULL);
+							   &redlock_tls_key_file, "", PGC_SIGHUP, 0, check_tls_key_file,
+							   assign_text, NULL);
 
 	DefineCustomEnumVariable("redlock.tls_verify", "Checks of the certificate of a node with TLS.",
 							 "full: the authority of the certificate, and the host name in the "
 							 "URL; ca: the authority only; none: nothing.",
 							 &redlock_tls_verify, TLS_VERIFY_FULL, tls_verify_options, PGC_SIGHUP,
-							 0, NULL, NULL, NULL);
+							 0, NULL, assign_int, NULL);
 
 	DefineCustomIntVariable(
 		"redlock.ttl", "How long a lease is valid without renewal, unless a call says otherwise.",
@@ -238,6 +247,19 @@ guc_define(void)
 
 	MarkGUCPrefixReserved("redlock");
 	defined = true;
+}
+
+void
+guc_share_assignments(pg_atomic_uint32 *place)
+{
+	pg_atomic_init_u32(place, assignments);
+	assignments_now = place;
+}
+
+bool
+guc_is_behind(void)
+{
+	return pg_atomic_read_u32(assignments_now) != assignments;
 }
 
 const NodeUrls *
@@ -383,6 +405,7 @@ assign_urls(NodeUrls *to, const NodeUrls *from)
 {
 	if (!InitializingParallelWorker && from != NULL)
 		*to = *from;
+	count_assignment();
 }
 
 static void
@@ -395,6 +418,30 @@ static void
 assign_nodes_next(const char *newval, void *extra)
 {
 	assign_urls(&nodes_next, extra);
+}
+
+/* Assigns a setting without a hook of its own that a reload can change. */
+
+static void
+assign_int(int newval, void *extra)
+{
+	count_assignment();
+}
+
+static void
+assign_text(const char *newval, void *extra)
+{
+	count_assignment();
+}
+
+static void
+count_assignment(void)
+{
+	if (IsUnderPostmaster)
+		return;
+	assignments++;
+	if (assignments_now != NULL)
+		pg_atomic_write_u32(assignments_now, assignments);
 }
 
 static const char *

@@ -5,6 +5,8 @@
 #ifndef REDLOCK_GUC_H
 #define REDLOCK_GUC_H
 
+#include "port/atomics.h"
+
 #include "protocol/scopes.h"
 #include "shared/url.h"
 
@@ -69,5 +71,13 @@ extern const NodeUrls *redlock_nodes_next(void);
 
 /* called by _PG_init, in the postmaster or in a backend */
 extern void guc_define(void);
+
+/*
+ * Has the postmaster assigned settings since it started this process?  The postmaster counts its
+ * assignments of settings that a reload can change, at *place in shared memory.  Only the
+ * postmaster calls guc_share_assignments, before the first call of guc_is_behind.
+ */
+extern void guc_share_assignments(pg_atomic_uint32 *place);
+extern bool guc_is_behind(void);
 
 #endif /* REDLOCK_GUC_H */

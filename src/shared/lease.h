@@ -297,11 +297,11 @@ typedef struct LeaseTable
 	slock_t queue_mutex;
 	int queue_head; /* (q) entry numbers, or -1 */
 	int queue_tail;
-	uint32 queue_number; /* (q) each broker has a new queue.  Never 0: with a new
-						  * broker each second, it wraps after 136 years */
-	bool after_crash;    /* the postmaster made this table after a crash */
-	Latch *broker_latch; /* (q) NULL: no broker runs */
-	int broker_pid;      /* (q) 0: no broker runs */
+	uint32 queue_number;          /* (q) each broker has a new queue.  Never 0: with a new
+								   * broker each second, it wraps after 136 years */
+	Latch *broker_latch;          /* (q) NULL: no broker runs */
+	int broker_pid;               /* (q) 0: no broker runs */
+	pg_atomic_uint32 assignments; /* of settings; see guc.h */
 	LeaseCounts counts[COUNT_STRIPES];
 	pg_atomic_uint64 reset_at;       /* of the counts; TimestampTz */
 	pg_atomic_uint32 losses[LOSSES]; /* count of lost leases; index: hash modulo LOSSES */
@@ -539,7 +539,6 @@ extern void lease_tell_refused(Lease *lease, bool first);
 
 /* Returns false if all places for texts are in use: a place is free again with the entry. */
 extern bool lease_tell_deadlock(Lease *lease, const char *cycle);
-extern bool lease_had_broker(void);            /* since the server started, also before a crash */
 extern void lease_broker_attach(Latch *latch); /* with a new, empty queue */
 extern void lease_broker_detach(void);
 extern int lease_take_queue(void); /* first entry of the chain, or -1 */

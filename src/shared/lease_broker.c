@@ -69,12 +69,6 @@ lease_push(Lease *lease)
 		SetLatch(latch);
 }
 
-bool
-lease_had_broker(void)
-{
-	return lease_table->after_crash || lease_table->queue_number > 1;
-}
-
 /*
  * An earlier broker may have taken half of its queue.  The new broker looks at every lease anyway,
  * and begins a new queue: the new number takes all leases out of the old queue at once.

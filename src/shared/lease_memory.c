@@ -60,12 +60,10 @@ lease_memory_set_up(void)
 static void
 init_table(void)
 {
-	static bool set_up_before = false; /* in the postmaster */
 	Size reader_words;
 
 	memset(lease_table, 0, table_size());
-	lease_table->after_crash = set_up_before;
-	set_up_before = true;
+	guc_share_assignments(&lease_table->assignments);
 	lease_table->locks = GetNamedLWLockTranche("redlock_pg");
 	if (!pg_strong_random(&lease_table->host_id, sizeof(lease_table->host_id)))
 		ereport(ERROR, (errcode(ERRCODE_INTERNAL_ERROR),
