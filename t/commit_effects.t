@@ -5,7 +5,7 @@
 # a database or a replication slot that is gone although the commit failed; a remote transaction
 # committing before the guard looks; another host getting the lock before another extension has
 # committed elsewhere; a session unable to read, or to release its lost lock; a release of a run's own
-# lock inside of the run; a COPY that works only without a lock.
+# lock inside of the run; a COPY that works only without a lock, or slows each later commit.
 
 use strict;
 use warnings;
@@ -180,17 +180,70 @@ foreach my $statement (
 is($session->run("SELECT redlock_release('outside')")->{out}, 'f', 'the session releases the lock');
 is($session->run($_)->{state}, '', "afterwards: $_") foreach 'DROP SUBSCRIPTION old', 'DROP DATABASE old', 'DROP TABLESPACE old';
 
-# The wrapper's callback was registered after ours; the lease is lost after the write.
-foreach my $more ('', "INSERT INTO near VALUES ('row');")
+# The wrapper's callback was registered after ours; the lease is lost after the write.  Before, the
+# wrapper may have been named without a write.
+my %before = (
+	'nothing' => 'SELECT 1',
+	'a DELETE whose remote part is pruned' =>
+	  'SET plan_cache_mode = force_generic_plan; PREPARE d(int) AS DELETE FROM pruned WHERE k = $1; EXECUTE d(1)',
+	'a COPY of no row' => "COPY parts FROM '/dev/null'",
+	'several COPYs' => join('; ', ("COPY parts FROM '/dev/null'") x 3),
+	'COPYs in a function' => join(' ', 'DO $$ BEGIN', ("COPY parts FROM '/dev/null';") x 3, 'END $$'),
+	'TRUNCATE ONLY' => 'TRUNCATE ONLY above',
+	'a COPY to the table above' => "COPY above FROM '/dev/null'");
+$host->safe_psql('postgres', <<'SQL');
+CREATE TABLE pruned (k int, what text) PARTITION BY LIST (k);
+CREATE TABLE pruned1 PARTITION OF pruned FOR VALUES IN (1);
+CREATE FOREIGN TABLE pruned2 PARTITION OF pruned FOR VALUES IN (2) SERVER remote OPTIONS (table_name 'work');
+CREATE TABLE above (what text);
+CREATE FOREIGN TABLE below () INHERITS (above) SERVER remote OPTIONS (table_name 'work');
+SQL
+foreach my $case ((map { [ $_, '' ] } sort keys %before), [ 'nothing', "INSERT INTO near VALUES ('row');" ])
 {
+	my ($before, $more) = @$case;
 	my $v = session($host);
+
 	$v->query("SELECT redlock_acquire('first', scope => 'session')");
+	$v->query($before{$before});
 	$v->query("BEGIN; SELECT redlock_acquire('late', scope => 'session', hold_at_most => '1 s'); INSERT INTO far VALUES ('late'); $more");
 	wait_until(sub { $host->safe_psql('postgres', "SELECT state FROM redlock_locks WHERE resource = 'late'") eq 'lost' }, 'lost after the write');
 	my $result = $v->run('COMMIT');
-	is("$result->{state} $result->{message}", '40001 the lease on redlock "late" was lost before the commit', 'the commit fails');
+	is("$result->{state} $result->{message}", '40001 the lease on redlock "late" was lost before the commit',
+		"after $before: the commit fails");
 	is(traces(), ' 0 no file', 'before the remote commit');
 	$v->quit;
+}
+
+{
+	my $v = session($host);
+	my $used = "SELECT used_bytes FROM pg_backend_memory_contexts WHERE name = 'TopMemoryContext'";
+
+	$v->query("SELECT redlock_try('any', scope => 'session'), redlock_release('any')");
+	$v->query("COPY parts FROM '/dev/null'") for 1 .. 10;
+	my $before = $v->query($used);
+	$v->query("COPY parts FROM '/dev/null'") for 1 .. 1000;
+	cmp_ok($v->query($used) - $before, '<', 1000 * 16, 'a COPY leaves no callback behind');
+	$v->quit;
+}
+
+# ---- a procedure in another language ----
+
+{
+	my $library = guest_library('run_statements') // die 'no statements';
+
+	$host->safe_psql('postgres', "CREATE PROCEDURE run_statements(text, text, text, text, text) LANGUAGE C AS '$library'");
+	foreach my $scope ('session', 'call')
+	{
+		my $v = session($host);
+		my $result = $v->run("CALL run_statements('SELECT redlock_acquire(''mine'', scope => ''$scope'', hold_at_most => ''300 ms'')', "
+			  . "'COMMIT', 'SELECT pg_sleep(1)', 'file $place/effect', 'COMMIT')");
+
+		is("$result->{state} $result->{message}", '40001 the lease on redlock "mine" was lost before the commit',
+			"the first lock of a session, at $scope scope, in a procedure in another language");
+		ok(-e "$place/effect", '... which has had an effect');
+		unlink "$place/effect";
+		$v->quit;
+	}
 }
 
 # ---- an overtaken fence ----

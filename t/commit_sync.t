@@ -2,7 +2,7 @@
 #
 # Protects from: the alarm of the loss ending the wait; the client then hears of a commit, and no
 # standby has the transaction.  An error after the commit: of the alarm, or of the end of a CALL or DO
-# that has committed.
+# that has committed.  Another session getting a detached lock before the commit is visible.
 
 use strict;
 use warnings;
@@ -111,6 +111,32 @@ is($host->safe_psql('postgres', 'SELECT count(*) FROM t'), '6', 'all rows are th
 	like($result->{message}, qr/lease/, '... because of the loss');
 	unlike($result->{err}, qr/synchronous/, '... and the commit was replicated');
 	$s->quit;
+}
+
+# ---- a detached lock, released by its token ----
+
+{
+	my ($s, $t) = map { session($host) } 1 .. 2;
+	my $token = $s->query("SELECT redlock_acquire('detached', scope => 'detached', hold_at_most => '10 min')");
+	my $release = "SELECT redlock_release('detached', $token)";
+
+	$t->query("BEGIN; SELECT redlock_attach('detached', $token); INSERT INTO t VALUES (1)");
+	set_standbys('none');
+	$t->send('COMMIT');
+	wait_until(sub { waits_for_standby($t) }, 'the commit of an attached transaction waits for a standby');
+	my $result = $s->run($release);
+	is("$result->{state} $result->{message}",
+		'55006 redlock "detached" can\'t be released while a transaction attached to it commits', 'no session releases the lock');
+	is($b->query("SELECT redlock_try('detached')"), 'f', 'nobody gets the lock');
+	set_standbys('');
+	is($t->result->{state}, '', 'the transaction has committed');
+	is($s->query($release), 't', 'now a session releases the lock');
+	$token = $s->query("SELECT redlock_acquire('detached', scope => 'detached', hold_at_most => '10 min')");
+	$t->query("BEGIN; SELECT redlock_attach('detached', $token); SAVEPOINT s; INSERT INTO t VALUES (1); ROLLBACK TO s; COMMIT");
+	$t->run("BEGIN; SELECT redlock_attach('detached', $token); INSERT INTO t VALUES (1), (NULL); PREPARE TRANSACTION 'no'");
+	$t->query('ROLLBACK');
+	is($s->query("SELECT redlock_release('detached', $token)"), 't', 'also after transactions that wrote nothing, or failed');
+	$_->quit for $s, $t;
 }
 
 $b->quit;

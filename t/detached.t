@@ -292,6 +292,15 @@ $result = $t->run('SELECT pg_sleep(60)');
 is($result->{state}, '57014', 'a statement is cancelled when hold_at_most ends');
 is($result->{message}, 'canceling statement because the lease on redlock "ends" was lost', 'as by the loss of its own');
 $t->query('ROLLBACK');
+$token = acquire($s, 'forced');
+attached($t, 'forced', $token);
+$t->send('SELECT pg_sleep(40)'); # less than the ttl
+$s->query("SELECT redlock_force_release('forced')");
+$result = $t->result;
+is("$result->{state} $result->{message}", '57014 canceling statement because the lease on redlock "forced" was lost',
+	'a statement is cancelled soon after a forced release');
+$t->query('ROLLBACK');
+
 $token = $s->query("SELECT redlock_acquire('goes on', scope => 'detached', hold_at_most => '2 s', ttl => '1500 ms')");
 attached($t, 'goes on', $token);
 $t->send('SELECT pg_sleep(4)');

@@ -25,8 +25,11 @@
  *
  * postgres_fdw commits the remote transaction in its own PRE_COMMIT callback.  PostgreSQL first
  * calls the callback registered last.  So our callback is registered again after this session's
- * first write by a wrapper.  The callback is never unregistered: another extension's callback may
- * run statements while PostgreSQL reads the list.
+ * first write by a wrapper.  A COPY to a partitioned table does not tell whether a wrapper wrote,
+ *so our callback is registered again after each.  An older registration is removed only in a
+ * statement of the client: another extension's callback may run statements while PostgreSQL reads
+ * the list.  A wrapper that registers its callback at its first row, and not as the write begins,
+ * may come after ours.
  */
 #include "postgres.h"
 
@@ -42,6 +45,7 @@
 #include "executor/executor.h"
 #include "foreign/fdwapi.h"
 #include "foreign/foreign.h"
+#include "nodes/nodeFuncs.h"
 #include "nodes/parsenodes.h"
 #include "utils/builtins.h"
 #include "utils/fmgroids.h"
@@ -61,9 +65,13 @@ static void (*refuse_lost)(void) = NULL;
 static XactCallback xact_callback = NULL;
 static bool noted = false;         /* this transaction has had an effect without an id */
 static bool in_call = false;       /* a CALL or DO runs, */
+static bool in_other = false;      /* ... one of them in a language without hooks, */
 static bool noted_in_call = false; /* ... and may have effects after each commit */
-static List *wrappers = NIL;       /* handlers of the wrappers that have written */
-static bool callback_due = false;  /* a wrapper may have registered after us */
+
+static List *wrappers = NIL;            /* handlers of the wrappers that have begun a write */
+static bool callback_due = false;       /* a wrapper may have registered after us */
+static intptr_t first_registration = 0; /* our callbacks in PostgreSQL's list, by their argument */
+static intptr_t last_registration = 0;
 
 /*
  * Functions without an effect: a repeated call needs no look at the catalog.  The OID gives the
@@ -81,7 +89,9 @@ static void start_statement(QueryDesc *query, int eflags);
 static void end_statement(QueryDesc *query);
 static bool names_foreign_table(const PlannedStmt *plan);
 static void note_triggers(List *results);
-static void note_results(List *results);
+static void note_results(QueryDesc *query, List *results);
+static bool has_begun(QueryDesc *query, ResultRelInfo *result);
+static bool finds_scan(PlanState *state, void *result);
 static void access_object(ObjectAccessType access, Oid class, Oid object, int sub, void *arg);
 static bool has_effect(Oid function);
 static bool look_up_effect(Oid function);
@@ -91,7 +101,8 @@ static bool is_ours(HeapTuple function);
 static bool is_procedural(Oid language);
 static void note_at_once(void);
 static bool is_other_language(const DoStmt *statement);
-static List *foreign_tables(const RangeVar *name, List *tables);
+static bool calls_other_language(const CallStmt *statement);
+static List *foreign_tables(Oid relation, bool descends, List *tables);
 static void note_wrapper(Oid foreign_table);
 static Oid handler_of(Oid foreign_table);
 static void register_callback(void);
@@ -100,10 +111,11 @@ void
 effects_watch(void (*refuse)(void), XactCallback callback)
 {
 	CacheRegisterSyscacheCallback(PROCOID, forget_functions, (Datum) 0);
-	RegisterXactCallback(callback, NULL);
+	RegisterXactCallback(callback, (void *) last_registration);
 	xact_callback = callback;
 	refuse_lost = refuse;
 	noted = true; /* the hooks did not see what this transaction did before */
+	noted_in_call = in_other;
 	next_ExecutorStart = ExecutorStart_hook ? ExecutorStart_hook : standard_ExecutorStart;
 	ExecutorStart_hook = start_statement;
 	next_ExecutorEnd = ExecutorEnd_hook ? ExecutorEnd_hook : standard_ExecutorEnd;
@@ -127,7 +139,7 @@ effects_end_transaction(void)
 void
 effects_end_call(void)
 {
-	in_call = noted_in_call = false;
+	in_call = in_other = noted_in_call = false;
 }
 
 /*
@@ -187,15 +199,15 @@ end_statement(QueryDesc *query)
 		(query->estate->es_top_eflags & EXEC_FLAG_EXPLAIN_ONLY) == 0)
 	{
 		noted = true;
-		note_results(query->estate->es_opened_result_relations);
-		note_results(query->estate->es_tuple_routing_result_relations);
+		note_results(query, query->estate->es_opened_result_relations);
+		note_results(query, query->estate->es_tuple_routing_result_relations);
 	}
 	next_ExecutorEnd(query);
 	register_callback();
 }
 
 static void
-note_results(List *results)
+note_results(QueryDesc *query, List *results)
 {
 	ListCell *cell;
 
@@ -203,10 +215,33 @@ note_results(List *results)
 	{
 		ResultRelInfo *result = lfirst(cell);
 
-		if (result->ri_FdwRoutine == NULL)
-			continue;
-		note_wrapper(RelationGetRelid(result->ri_RelationDesc));
+		if (result->ri_FdwRoutine != NULL && has_begun(query, result))
+			note_wrapper(RelationGetRelid(result->ri_RelationDesc));
 	}
+}
+
+/* A wrapper that runs the whole statement remotely begins with its scan, which may be pruned. */
+static bool
+has_begun(QueryDesc *query, ResultRelInfo *result)
+{
+	ListCell *cell;
+
+	if (!result->ri_usesFdwDirectModify || finds_scan(query->planstate, result))
+		return true;
+	foreach (cell, query->estate->es_subplanstates)
+		if (finds_scan(lfirst(cell), result))
+			return true;
+	return false;
+}
+
+static bool
+finds_scan(PlanState *state, void *result)
+{
+	if (state == NULL)
+		return false;
+	if (IsA(state, ForeignScanState) && ((ForeignScanState *) state)->resultRelInfo == result)
+		return true;
+	return planstate_tree_walker(state, finds_scan, result);
 }
 
 /*
@@ -322,18 +357,21 @@ note_at_once(void)
  * Utility statements
  */
 
-List *
+ForeignWrites
 effects_begin_utility(Node *statement)
 {
-	List *foreign = NIL;
+	ForeignWrites writes = {0};
 	ListCell *cell;
 	bool calls = IsA(statement, CallStmt) || IsA(statement, DoStmt);
-	bool other_language = false;
+	bool other_language = IsA(statement, DoStmt) ? is_other_language((DoStmt *) statement)
+												 : IsA(statement, CallStmt) &&
+													   calls_other_language((CallStmt *) statement);
 
 	if (xact_callback == NULL)
 	{
 		in_call = in_call || calls;
-		return NIL;
+		in_other = in_other || other_language;
+		return writes;
 	}
 	switch (nodeTag(statement))
 	{
@@ -351,45 +389,55 @@ effects_begin_utility(Node *statement)
 		case T_DropSubscriptionStmt:
 			note_at_once(); /* PostgreSQL writes files or calls another server before the commit */
 			break;
-		case T_DoStmt:
-			other_language = is_other_language((DoStmt *) statement);
-			if (other_language)
-				note_at_once();
-			break;
 		case T_CopyStmt:
 			if (((CopyStmt *) statement)->is_program ||
 				(!((CopyStmt *) statement)->is_from && ((CopyStmt *) statement)->filename != NULL))
 				note_at_once();
-			if (!((CopyStmt *) statement)->is_from)
-				break;
-			noted = true;
-			foreign = foreign_tables(((CopyStmt *) statement)->relation, NIL);
+			if (((CopyStmt *) statement)->is_from)
+			{
+				Oid relation = RangeVarGetRelid(((CopyStmt *) statement)->relation, NoLock, true);
+
+				noted = true;
+				writes.routed = get_rel_relkind(relation) == RELKIND_PARTITIONED_TABLE;
+				writes.tables = foreign_tables(relation, writes.routed, NIL);
+			}
 			break;
 		case T_TruncateStmt:
 			noted = true;
 			foreach (cell, ((TruncateStmt *) statement)->relations)
-				foreign = foreign_tables(lfirst_node(RangeVar, cell), foreign);
+			{
+				const RangeVar *name = lfirst_node(RangeVar, cell);
+
+				writes.tables =
+					foreign_tables(RangeVarGetRelid(name, NoLock, true), name->inh, writes.tables);
+			}
 			break;
 		default:
 			break;
 	}
-	if (foreign != NIL)
+	if (writes.tables != NIL || (IsA(statement, DoStmt) && other_language))
 		note_at_once();
 	/* now no error can come before effects_end_call */
 	in_call = in_call || calls;
+	in_other = in_other || other_language;
 	noted_in_call = noted_in_call || other_language;
-	return foreign;
+	return writes;
 }
 
+/* The wrappers of a COPY to a partitioned table may have got no row, and may register later. */
 void
-effects_end_utility(List *foreign)
+effects_end_utility(ForeignWrites writes, bool of_client)
 {
 	ListCell *cell;
 
-	/* perhaps no row went to the wrapper, and the wrapper registers later */
-	foreach (cell, foreign)
-		callback_due = callback_due || !list_member_oid(wrappers, handler_of(lfirst_oid(cell)));
+	foreach (cell, writes.tables)
+		if (!writes.routed)
+			note_wrapper(lfirst_oid(cell));
+		else if (!list_member_oid(wrappers, handler_of(lfirst_oid(cell))))
+			callback_due = true;
 	register_callback();
+	while (of_client && first_registration < last_registration)
+		UnregisterXactCallback(xact_callback, (void *) first_registration++);
 }
 
 static bool
@@ -407,16 +455,26 @@ is_other_language(const DoStmt *statement)
 	return false;
 }
 
-/* Adds the relation and all partitions or children, as far as these are foreign tables. */
-static List *
-foreign_tables(const RangeVar *name, List *tables)
+/* A procedure's statements do not pass the hooks; no language: dropped, so the CALL will fail. */
+static bool
+calls_other_language(const CallStmt *statement)
 {
-	Oid relation = RangeVarGetRelid(name, NoLock, true);
+	return look_up_effect(statement->funcexpr->funcid);
+}
+
+/*
+ * Adds the relation if it is a foreign table; with `descends`, also its partitions or children that
+ * are.  Without a relation PostgreSQL will raise the error.
+ */
+static List *
+foreign_tables(Oid relation, bool descends, List *tables)
+{
+	List *all = !OidIsValid(relation) ? NIL
+				: descends            ? find_all_inheritors(relation, NoLock, NULL)
+									  : list_make1_oid(relation);
 	ListCell *cell;
 
-	if (!OidIsValid(relation))
-		return tables; /* PostgreSQL will raise the error */
-	foreach (cell, find_all_inheritors(relation, NoLock, NULL))
+	foreach (cell, all)
 		if (get_rel_relkind(lfirst_oid(cell)) == RELKIND_FOREIGN_TABLE)
 			tables = lappend_oid(tables, lfirst_oid(cell));
 	return tables;
@@ -458,6 +516,6 @@ register_callback(void)
 {
 	if (!callback_due)
 		return;
-	RegisterXactCallback(xact_callback, NULL);
+	RegisterXactCallback(xact_callback, (void *) ++last_registration);
 	callback_due = false;
 }

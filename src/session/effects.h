@@ -16,14 +16,21 @@
  */
 extern void effects_watch(void (*refuse)(void), XactCallback callback);
 
-/*
- * Called before a utility statement.  Returns the foreign tables that the statement writes,
- * palloc'd OIDs.
- */
-extern List *effects_begin_utility(Node *statement);
+/* Foreign tables that a utility statement writes. */
+typedef struct ForeignWrites
+{
+	List *tables; /* palloc'd OIDs */
+	bool routed; /* tables may be without a row: partitions of the table that the statement names */
+} ForeignWrites;
 
-/* Called after a utility statement that has written foreign tables. */
-extern void effects_end_utility(List *foreign);
+/* Called before a utility statement. */
+extern ForeignWrites effects_begin_utility(Node *statement);
+
+/*
+ * Called after a utility statement that has written foreign tables; `of_client`: not within another
+ * statement or a callback.
+ */
+extern void effects_end_utility(ForeignWrites writes, bool of_client);
 
 /* Called after the outermost CALL or DO, also after an error.  Never fails. */
 extern void effects_end_call(void);

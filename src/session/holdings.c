@@ -148,6 +148,7 @@ holding_enter(const LockName *held)
 	holding->gate = 0;
 	holding->shared = false;
 	holding->attached = false;
+	holding->commits = false;
 	memcpy(holding->name, held->name, name_size);
 	holding->session_count = 0;
 	holding->call_count = 0;
@@ -300,6 +301,8 @@ end_holding(Holding *holding, bool hand_over)
 	change_holdings(true);
 	if (!holding->attached)
 		lease_release(holding->lease, hand_over ? gate_waiters : NULL);
+	else if (holding->commits)
+		lease_end_commit(&holding->detached);
 	holding_end_fence(holding);
 	(void) holding_index_delete(holding_index, holding->hash);
 	pfree(holding);

@@ -35,6 +35,7 @@ typedef struct Holding
 	bool shared;
 	bool attached;          /* the holding does not own the lease: */
 	DetachedLease detached; /* ... the detached lease, as of the attaching */
+	bool commits;           /* ... whose release waits for this transaction's end */
 	int64 session_count;
 	int64 call_count;     /* of the running outermost CALL or DO */
 	int64 ended_count;    /* of CALLs and DOs that have ended, in this transaction */

@@ -36,7 +36,11 @@ static int64 between_since_us = 0; /* 0: the alarm does not wait */
 
 static emit_log_hook_type prev_emit_log = NULL;
 
+/* How often an attached transaction looks whether another process has ended the lease. */
+#define ATTACHED_LOOK_US INT64CONST(1000000)
+
 static void set_alarm(void);
+static int64 looks_at_us(const Holding *holding);
 static void on_alarm(void);
 static void signal_loss(void);
 static bool find_losses(bool note);
@@ -59,7 +63,7 @@ loss_alarm_watch_errors(void)
 	emit_log_hook = explain_loss;
 }
 
-/* Sets the alarm to the first end of a lease of this session. */
+/* Sets the alarm to the first end of a lease of this session, or to the next look. */
 static void
 set_alarm(void)
 {
@@ -71,10 +75,19 @@ set_alarm(void)
 		Holding *holding = dlist_container(Holding, link, iter.cur);
 
 		if (!holding->loss_signalled)
-			first_us = Min(first_us, lease_valid_until_us(holding->lease));
+			first_us = Min(first_us, looks_at_us(holding));
 	}
 	if (first_us != PG_INT64_MAX)
 		alarm_at(ALARM_LOSS, first_us);
+}
+
+/* The broker wakes the owner of a lost lease.  A detached lease has no owner. */
+static int64
+looks_at_us(const Holding *holding)
+{
+	int64 end_us = lease_valid_until_us(holding->lease);
+
+	return holding->attached ? Min(end_us, redlock_clock_us() + ATTACHED_LOOK_US) : end_us;
 }
 
 /*
@@ -84,7 +97,7 @@ set_alarm(void)
 void
 loss_alarm_set_for(const Holding *holding)
 {
-	int64 at_us = lease_valid_until_us(holding->lease);
+	int64 at_us = looks_at_us(holding);
 
 	if (at_us < alarm_due_us(ALARM_LOSS))
 		alarm_at(ALARM_LOSS, at_us);

@@ -575,7 +575,7 @@ run_utility(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
 			DestReceiver *dest, QueryCompletion *qc)
 {
 	Node *statement = pstmt->utilityStmt;
-	List *foreign = effects_begin_utility(statement);
+	ForeignWrites writes = effects_begin_utility(statement);
 
 	/* the end of this transaction resumes the alarm; in a block the statement is an error */
 	if (ends_prepared(statement) && context == PROCESS_UTILITY_TOPLEVEL && !IsTransactionBlock() &&
@@ -610,6 +610,6 @@ run_utility(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
 	}
 	else
 		next_ProcessUtility(pstmt, queryString, readOnlyTree, context, params, queryEnv, dest, qc);
-	if (foreign != NIL)
-		effects_end_utility(foreign);
+	if (writes.tables != NIL)
+		effects_end_utility(writes, context == PROCESS_UTILITY_TOPLEVEL);
 }

@@ -64,8 +64,9 @@ attach(const LockName *name, const DetachedLease *detached)
 }
 
 /*
- * Refuses to release a lock to which this transaction is attached: the writes of this transaction
- * are not yet visible, and the next holder would miss these writes.
+ * Refuses to release a lock to which this transaction is attached, or to which a committing
+ * transaction is attached: the writes of the transaction are not yet visible, and the next holder
+ * would miss these writes.
  */
 bool
 session_release_detached(const LockName *name, int64 token)
@@ -83,8 +84,23 @@ session_release_detached(const LockName *name, int64 token)
 				 errdetail("The next holder would not see the changes of this transaction."),
 				 errhint("Commit, then release the lock.")));
 	valid = lease_detached_validity_us(&detached) > 0;
-	if (!lease_release_detached(&detached))
-		detached_fail_ended(name);
+	switch (lease_release_detached(&detached))
+	{
+		case DETACHED_RELEASED:
+			break;
+		case DETACHED_ENDED:
+			detached_fail_ended(name);
+			break;
+		case DETACHED_COMMITS:
+			ereport(ERROR,
+					(errcode(ERRCODE_OBJECT_IN_USE),
+					 errmsg("redlock \"%s\" can't be released while a transaction attached to it "
+							"commits",
+							name->name),
+					 errdetail("The next holder would not see the changes of that transaction."),
+					 errhint("Release the lock when that transaction has ended; see "
+							 "pg_stat_activity.")));
+	}
 	if (!valid)
 		loss_warn(name->name, detached_reason(&detached));
 	return valid;

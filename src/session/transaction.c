@@ -7,9 +7,10 @@
  *						then the guard: each lease must still be valid, else 40001; without
  *						effects, leases at session scope need not be.  If the
  *						transaction has effects, fenced calls then record their tokens, and
- *						the guard runs again.  Then locks of CALLs that have ended enter
- *						their gates at transaction level, and the alarm of losses is held
- *						until the transaction has ended
+ *						the guard runs again.  Then no session can release a detached lock
+ *						of this transaction, locks of CALLs that have ended enter their gates
+ *						at transaction level, and the alarm of losses is held, all until the
+ *						transaction has ended
  *	 PRE_PREPARE		an error if the session holds a lock at transaction or call scope, or is
  *						attached to a lock; else gates, guard and alarm as at PRE_COMMIT
  *	 COMMIT, ABORT,		nothing yet: other extensions commit elsewhere in their callbacks for
@@ -61,6 +62,7 @@ static bool ended = false;      /* the transaction has ended, and still has reso
 static void on_xact(XactEvent event, void *arg);
 static bool record_fences(void);
 static void guard_commit(bool effects);
+static void begin_commits(void);
 static void refuse_lost(void);
 static void restore_gates(void);
 static void keep_gates(void);
@@ -137,6 +139,7 @@ on_xact(XactEvent event, void *arg)
 			guard_commit(guarded);
 			if (guarded && record_fences())
 				guard_commit(true); /* recording may have waited */
+			begin_commits();
 			keep_gates();
 			loss_alarm_hold();
 			break;
@@ -227,6 +230,24 @@ guard_commit(bool effects)
 				 errdetail("The lease is valid for less than redlock.commit_margin, %d ms.",
 						   redlock_commit_margin_ms),
 				 errhint("Start the work over. Use a longer ttl for more time.")));
+	}
+}
+
+/* From now on a release by token would let another session in before the commit is visible. */
+static void
+begin_commits(void)
+{
+	dlist_iter iter;
+
+	dlist_foreach(iter, &holdings)
+	{
+		Holding *holding = dlist_container(Holding, link, iter.cur);
+
+		if (!holding->attached || holding->commits)
+			continue;
+		holding->commits = lease_begin_commit(&holding->detached);
+		if (!holding->commits)
+			holding_fail_lost(holding, " before the commit");
 	}
 }
 

@@ -158,6 +158,7 @@ typedef struct Lease
 	uint16 permits;        /* a permit, or a queue: of a lock with this many permits; else 0 */
 
 	int stats_place;     /* (T) place in the statistics of resources, or RESOURCE_STATS_NONE */
+	int commits;         /* (T) detached: attached transactions that the guard let commit */
 	int64 wait_began_us; /* start of the call that waits; (t) until the grant */
 	int64 held_since_us; /* (T) 0: no holder */
 
@@ -430,8 +431,22 @@ extern int64 lease_detached_validity_us(const DetachedLease *detached); /* 0: en
 /* As lease_missing_nodes; empty if the entry has another lease by now. */
 extern char *lease_detached_missing_nodes(const DetachedLease *detached);
 
-/* Returns false if the lease had ended before. */
-extern bool lease_release_detached(const DetachedLease *detached);
+typedef enum DetachedRelease
+{
+	DETACHED_RELEASED,
+	DETACHED_ENDED,  /* before */
+	DETACHED_COMMITS /* not released: the writes of an attached transaction are not yet visible */
+} DetachedRelease;
+
+extern DetachedRelease lease_release_detached(const DetachedLease *detached);
+
+/*
+ * Between these calls, no session releases the lease by its token.  An attached transaction begins
+ * after its guard, and ends when its changes are visible, or void.  lease_begin_commit returns
+ * false if the lease has ended.
+ */
+extern bool lease_begin_commit(const DetachedLease *detached);
+extern void lease_end_commit(const DetachedLease *detached);
 
 /* Returns the new limit of the lease; 0: the lease has ended. */
 extern int64 lease_prolong(const DetachedLease *detached, int64 hold_at_most_us);

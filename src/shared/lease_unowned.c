@@ -196,6 +196,7 @@ lease_detach(Lease *lease, DetachedLease *detached)
 	*detached = (DetachedLease){lease, lease->hash, lease->drive.generation, lease->token,
 								lease->owner_role};
 	lease->owner_pid = 0;
+	lease->commits = 0;
 	seqlock_end_write(&lease->version);
 	/* either lease_give_up_detached sees the detached lease, or we see the loss */
 	entry = lease_entry(lease);
@@ -247,19 +248,42 @@ lease_detached_missing_nodes(const DetachedLease *detached)
 	return detached->lease->drive.generation == detached->generation ? nodes : "";
 }
 
-bool
+DetachedRelease
 lease_release_detached(const DetachedLease *detached)
+{
+	DetachedRelease result = DETACHED_ENDED;
+
+	LWLockAcquire(lease_lock_of(detached->hash), LW_EXCLUSIVE);
+	if (is_same(detached))
+		result = detached->lease->commits > 0 ? DETACHED_COMMITS : DETACHED_RELEASED;
+	if (result == DETACHED_RELEASED)
+		end_detached(detached->lease);
+	LWLockRelease(lease_lock_of(detached->hash));
+	if (result == DETACHED_RELEASED)
+		lease_push(detached->lease);
+	return result;
+}
+
+bool
+lease_begin_commit(const DetachedLease *detached)
 {
 	bool is;
 
 	LWLockAcquire(lease_lock_of(detached->hash), LW_EXCLUSIVE);
 	is = is_same(detached);
 	if (is)
-		end_detached(detached->lease);
+		detached->lease->commits++;
 	LWLockRelease(lease_lock_of(detached->hash));
-	if (is)
-		lease_push(detached->lease);
 	return is;
+}
+
+void
+lease_end_commit(const DetachedLease *detached)
+{
+	LWLockAcquire(lease_lock_of(detached->hash), LW_EXCLUSIVE);
+	if (is_same(detached))
+		detached->lease->commits--;
+	LWLockRelease(lease_lock_of(detached->hash));
 }
 
 int64
