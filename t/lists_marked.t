@@ -3,7 +3,8 @@
 #
 # Protects from: two holders of one lock, when a host was off while all nodes were replaced, or is
 # a clone, and starts with the old list; a host going back to nodes left by other hosts; marks
-# stopping hosts when the nodes are in use again; two hosts with one name, and no warning.
+# stopping hosts when the nodes are in use again, or when one host has a wrong list; two hosts with
+# one name, and no warning.
 #
 # Takes over a minute: hosts leave nodes step by step, several times.
 
@@ -68,7 +69,8 @@ is($result->{state}, '55000', 'a host that was off gets no lock by the old nodes
 like($result->{message}, qr/^redlock "job" is not acquired, since the hosts have left the nodes of this server$/, 'the error');
 my $addresses = join ', ', sort map { $_->address } @new;
 like($result->{detail}, qr/^Host "[ab]" has left these nodes for: (?:redis:\/\/)?\Q$addresses\E\.$/, 'names the nodes');
-like($result->{hint}, qr/^Set redlock\.nodes to the nodes in the DETAIL\./, 'and what to do');
+like($result->{hint}, qr/^If host "[ab]" is right, set redlock\.nodes to its nodes\. If this host is right, .* delete the marks/,
+	'and what to do');
 wait_until(sub { log_of($host{late}) =~ /WARNING:  redlock\.nodes names old nodes that the hosts have left, so this host takes no locks/ },
 	'so does the log');
 replace_broker($host{late});
@@ -126,6 +128,23 @@ $host{late}->start;
 wait_until(sub { try_on($host{late})->{state} eq '55000' }, 'a list that was replaced node by node was left, too', 30);
 give($host{late}, \@then, []);
 wait_until(sub { try_on($host{late})->{state} eq '' }, 'the present one is not');
+
+# ---- a wrong list on one host ----
+
+my $down = redis_node();
+my $marks_then = join ' ', map { $_->cli('EVAL', q{return redis.call('GET', 'redlock:\0hosts\0mark:redlock:')}, 0) } @then;
+$down->kill9;
+give($host{a}, [ @then[ 0, 1 ], $down ], []);
+wait_until(sub { log_of($host{a}) =~ /redlock\.nodes was changed too much at once/ }, 'a host exchanges a node, by mistake');
+foreach my $list ([], \@then)
+{
+	give($host{a}, $list, []) if @$list;
+	wait_beats(host_id($host{a}), $then[0]);
+	is(try_on($host{b})->{state}, '', 'the other host goes on');
+	is(join(' ', map { $_->cli('EVAL', q{return redis.call('GET', 'redlock:\0hosts\0mark:redlock:')}, 0) } @then), $marks_then,
+		'and the marks are as before');
+}
+wait_until(sub { try_on($host{a})->{state} eq '' }, 'with the former list the first host takes locks, too');
 
 # ---- two hosts with one name ----
 

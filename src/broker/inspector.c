@@ -72,15 +72,20 @@ int64
 inspector_on_time(bool may_take, int64 now_us, int64 looked_us)
 {
 	int64 wake_at_us = PG_INT64_MAX;
+	int taken = 0;
 	int place;
 
-	while (may_take && (place = inspect_queue_take()) >= 0)
+	/* questions that are answered at once could come without end */
+	while (may_take && taken < INSPECT_PLACES && (place = inspect_queue_take()) >= 0)
 	{
+		taken++;
 		if (inspect_queue_question(place)->kind == INSPECT_WAITING)
 			waiting_ask(place, now_us);
 		else
 			begin(place, now_us);
 	}
+	if (taken == INSPECT_PLACES)
+		wake_at_us = now_us;
 	for (int i = 0; i < INSPECT_PLACES; i++)
 	{
 		if (out[i].in_use && looked_us >= out[i].until_us)

@@ -180,7 +180,8 @@ mark_present_list(int64 now_us)
 	bool is_own;
 
 	if ((latest == NULL && marks->own.version == 0) || lists.next != 0 || list_is_left() ||
-		lease_table->standing.says != HOST_TAKES || !registry_may_ask(now_us) || conflicts_any())
+		lease_table->standing.says != HOST_TAKES || !registry_may_ask(now_us) || conflicts_any() ||
+		!steps_may_mark(lists.now, hash_of_list(lists.now), marks))
 		return;
 	is_own = marks->own.version > 0 && (latest == NULL || latest->version <= marks->own.version);
 	for (int i = 0; i < CORE_NODES_MAX; i++)

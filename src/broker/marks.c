@@ -52,11 +52,11 @@ known_marks(void)
 	marks.told = 0;
 	for (int i = 0; i < CORE_NODES_MAX; i++)
 	{
-		if (!(members() & CORE_BIT(i)) || !told_of(i)->has_mark ||
-			strcmp(told_of(i)->address, node_at(i)->url.address) != 0)
+		if (!(members() & CORE_BIT(i)))
 			continue;
-		marks.told |= CORE_BIT(i);
 		marks.address[i] = hash_of_address(i);
+		if (told_of(i)->has_mark && strcmp(told_of(i)->address, node_at(i)->url.address) == 0)
+			marks.told |= CORE_BIT(i);
 	}
 	marks.own = lease_table->own_mark;
 	if (members_lists().next == 0)
@@ -206,7 +206,12 @@ explain_left(HostConflict *words)
 	strlcpy(words->name, latest->host[0] != '\0' ? latest->host : "?", sizeof(words->name));
 	snprintf(words->detail, sizeof(words->detail), "Host \"%s\" has left these nodes for: %s.",
 			 words->name, latest->nodes);
-	strlcpy(words->hint, "Set redlock.nodes to the nodes in the DETAIL.", sizeof(words->hint));
+	snprintf(
+		words->hint, sizeof(words->hint),
+		"If host \"%s\" is right, set redlock.nodes to its nodes. If this host is right, correct "
+		"the other host, and delete the marks of its list: see \"Use old nodes again\" in "
+		"docs/how-to/replace-nodes.md.",
+		words->name);
 }
 
 static void
@@ -227,8 +232,5 @@ tell_left(void)
 		(errcode(ERRCODE_CONFIG_FILE_ERROR),
 		 errmsg(
 			 "redlock.nodes names old nodes that the hosts have left, so this host takes no locks"),
-		 errdetail_internal("%s", words.detail),
-		 errhint("%s Or, to return to the old nodes, delete their marks: see \"Use old nodes "
-				 "again\" in docs/how-to/replace-nodes.md.",
-				 words.hint)));
+		 errdetail_internal("%s", words.detail), errhint("%s", words.hint)));
 }

@@ -18,7 +18,7 @@ static bool is_apart(core_lists lists, uint64_t now, uint64_t next, const StepMa
 					 const StepMarks *marks);
 static bool counts(core_lists lists, const StepMark *mark, const StepMarks *marks);
 static bool meets(core_lists lists, const StepMark *latest, const StepMarks *marks,
-				  core_mask likely);
+				  core_mask unknown, core_mask likely);
 
 StepAct
 step_next(const StepView *view)
@@ -137,8 +137,11 @@ static bool
 is_apart(core_lists lists, uint64_t now, uint64_t next, const StepMark *mark,
 		 const StepMarks *marks)
 {
+	core_mask unknown = (lists.now | lists.next) & ~marks->told;
+
 	return lists.now != 0 && mark->list != now && !(lists.next != 0 && mark->list == next) &&
-		   !meets(lists, mark, marks, lists.next) && !meets(lists, mark, marks, lists.now);
+		   !meets(lists, mark, marks, unknown, lists.next) &&
+		   !meets(lists, mark, marks, unknown, lists.now);
 }
 
 /*
@@ -170,18 +173,26 @@ steps_may_follow(core_lists to, uint64_t to_list, core_lists left, uint64_t left
 	return true;
 }
 
+bool
+steps_may_mark(core_mask nodes, uint64_t list, const StepMarks *marks)
+{
+	core_lists lists = {nodes, 0};
+	const StepMark *mark = mark_of(lists, marks);
+
+	return mark == NULL || mark->list == list || meets(lists, mark, marks, 0, 0);
+}
+
 /*
- * Returns true if each quorum of `lists` has a node in each quorum of the marked list.  A node
- * without a report is taken for a node of the marked list, as long as places are free: it has no
- * vote.  A node that reports, and lacks the mark, was out of reach when the mark was written: it
- * matches the place with the same address, or no place.  likely: among nodes without a report,
- * these come first.
+ * Returns true if each quorum of `lists` has a node in each quorum of the marked list.  The nodes
+ * `unknown` have no vote, so they are taken for nodes of the marked list, as long as places are
+ * free; of these, `likely` come first.  Another node without the mark, perhaps out of reach when
+ * the mark was written, matches the place with the same address, or no place.
  */
 static bool
-meets(core_lists lists, const StepMark *latest, const StepMarks *marks, core_mask likely)
+meets(core_lists lists, const StepMark *latest, const StepMarks *marks, core_mask unknown,
+	  core_mask likely)
 {
 	core_mask all = lists.now | lists.next;
-	core_mask unknown = all & ~marks->told;
 	core_mask place[HOSTS_NODES_MAX] = {0};
 	core_lists target = {0};
 
@@ -189,7 +200,7 @@ meets(core_lists lists, const StepMark *latest, const StepMarks *marks, core_mas
 	{
 		const StepMark *mark = &marks->mark[i];
 
-		if (!(all & marks->told & CORE_BIT(i)))
+		if (!(all & ~unknown & CORE_BIT(i)))
 			continue;
 		if (mark->version == latest->version && mark->list == latest->list)
 		{

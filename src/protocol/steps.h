@@ -107,7 +107,7 @@ typedef struct StepMarks
 	StepMark mark[CORE_NODES_MAX];
 	uint64_t address[CORE_NODES_MAX]; /* hashes of this host's addresses of the nodes, as in
 									   * marks */
-	core_mask told;                   /* nodes that have reported */
+	core_mask told;                   /* nodes that have reported; the others have no mark */
 	StepMemory own;
 } StepMarks;
 
@@ -128,6 +128,14 @@ extern const StepMark *steps_latest(const StepMarks *marks);
  * would not exclude a host with the new list of the mark. now, next: hashes of the lists.
  */
 extern bool steps_left(core_lists lists, uint64_t now, uint64_t next, const StepMarks *marks);
+
+/*
+ * Returns true if a host whose only list has these nodes may mark the list: the host excludes each
+ * host with the list of the latest mark that counts, whatever the nodes without a report are.  A
+ * host that has left the marked list by a wrong setting must not mark: hosts with the right list
+ * would refuse.  list: hash of the list.
+ */
+extern bool steps_may_mark(core_mask nodes, uint64_t list, const StepMarks *marks);
 
 /*
  * Returns true if a host may leave a list for another list, by the marks of both.  If a mark

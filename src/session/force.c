@@ -107,11 +107,13 @@ fail(const LockName *name, const InspectAnswer *answer)
 	ereport(ERROR,
 			(errcode(ERRCODE_CONNECTION_FAILURE),
 			 errmsg("redlock \"%s\" is not released at a quorum of nodes", name->name),
-			 text[0] != '\0' ? errdetail("The key may remain at: %s.", text)
-							 : errdetail("Sessions acquired or renewed the lock during the call."),
+			 text[0] != '\0'
+				 ? errdetail("The key may remain at: %s.", text)
+				 : errdetail("Sessions acquired or renewed the lock during the call, or nodes "
+							 "lost their data. The holder may have lost the lock."),
 			 text[0] != '\0'
 				 ? errhint("Call redlock_force_release again when redlock_nodes shows these nodes "
 						   "ready. The other nodes have deleted the holder's key.")
-				 : errhint("Call redlock_holder, and redlock_force_release again if this holder "
-						   "is to lose the lock.")));
+				 : errhint("Call redlock_holder. If a holder is left, call redlock_force_release "
+						   "again.")));
 }

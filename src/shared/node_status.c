@@ -164,8 +164,8 @@ node_status_explain(core_mask yes, core_mask denying, core_mask silent)
 		if (yes & CORE_BIT(i))
 			appendStringInfoString(&text, "yes");
 		else if (denying & CORE_BIT(i))
-			appendStringInfoString(
-				&text, "another session holds the lock there, or has held the lock since");
+			appendStringInfoString(&text, "another session took the lock there, or a session "
+										  "released the lock by force");
 		else
 			append_silence(&text, &status);
 	}

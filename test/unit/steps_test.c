@@ -205,6 +205,29 @@ test_left(void)
 }
 
 static void
+test_may_mark(void)
+{
+	core_mask told = mark("...", 0, 0);
+
+	ok(steps_may_mark(7, 1, &known), "without marks a host may mark");
+	told = mark("123", 3, 1);
+	ok(steps_may_mark(7, 1, &known), "the same nodes by other addresses");
+	ok(steps_may_mark(7, 7, &known), "the marked list itself");
+	ok(steps_may_mark(3, 1, &known), "one node less");
+	told = mark("123.", 3, 1);
+	ok(steps_may_mark(017, 1, &known), "one node more");
+	told = mark("12?", 3, 1);
+	ok(!steps_may_mark(7, 1, &known), "a node without a report may be another node");
+	ok(!left(7, 0, told), "... so a host with the list goes on, without a mark");
+	known.address[2] = 32;
+	ok(steps_may_mark(7, 1, &known), "its address tells which node it is");
+	told = mark("12.", 3, 1);
+	ok(!steps_may_mark(7, 1, &known), "an exchanged node");
+	(void) mark("1..", 3, 1);
+	ok(steps_may_mark(7, 1, &known), "a mark that a majority of the list lacks does not count");
+}
+
+static void
 test_lost_marks(void)
 {
 	core_mask told = mark("0..", 3, 1);
@@ -358,6 +381,7 @@ main(void)
 	test_rivals();
 	test_which_are_rivals();
 	test_left();
+	test_may_mark();
 	test_lost_marks();
 	test_memory();
 	test_versions();
