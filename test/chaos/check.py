@@ -73,7 +73,7 @@ class Faults:
         return [f for f in self.faults if f["t0"] <= end and f["t1"] >= begin]
 
     def nodes_hit(self, host, begin, end, but=None):
-        """Nodes with a fault of another kind than `but`."""
+        """Nodes with a fault of another kind than `but`, or whose link to the host has a fault; None: to any host."""
         hit = set()
         for fault in self.during(begin, end):
             if fault["kind"] == but:
@@ -81,7 +81,7 @@ class Faults:
             kind, *where = fault["target"].split("/")
             if kind == "node":
                 hit.add(where[0])
-            elif kind == "link" and where[0] == host:
+            elif kind == "link" and host in (where[0], None):
                 hit.add(where[1])
         return hit
 
@@ -329,9 +329,12 @@ def busy_without_quorum(records, faults):
                             (record,))
 
 
+TAKEN = "another session took the lock there"
+
+
 def losses(records, faults):
     """No lease is lost while a majority of the nodes, the host and its broker are well.  A full node renews its
-    leases."""
+    leases.  The key that another host could not release takes a node from the lease."""
     for record in records:
         if not is_loss(record) or record.get("hold_at_most"):
             continue
@@ -339,8 +342,9 @@ def losses(records, faults):
         last_seen = record["held"][-1][0] if record["held"] else record["begin"]
         since = last_seen - ttl_us - RENEWAL_RECOVERY_US
         until = record["error"]["at"]
-        if ((len(faults.nodes_hit(record["host"], since, until)) <= faults.spare()
-             or not faults.nodes_hit(record["host"], since, until, but="node_full"))
+        linked = None if TAKEN in record["error"]["message"] else record["host"]
+        if ((len(faults.nodes_hit(linked, since, until)) <= faults.spare()
+             or not faults.nodes_hit(linked, since, until, but="node_full"))
                 and not faults.host_hit(record["host"], since, until)):
             yield Violation("a lease was lost without a reason: " + record["error"]["message"], record["resource"],
                             until, (record,))

@@ -34,6 +34,7 @@ def node_fault(node, t0, t1, kind="node_pause"):
 
 
 NO_QUORUM = [node_fault(n, 5 * S, 30 * S) for n in range(3)]
+LINK_OF_B = {"kind": "link_cut", "target": "link/b/2", "t0": 5 * S, "t1": 30 * S}
 FULL = [node_fault(n, 5 * S, 30 * S, "node_full") for n in range(5)]
 
 DOUBT = "no quorum of redlock nodes: n: it started lately, and another host has not named it since"
@@ -90,6 +91,13 @@ HISTORIES = [
     ("a lease lost for nothing", [record(10 * S, 100, [(11 * S, 13 * S)], error={"at": 14 * S, "state": "40001",
                                                                                 "message": LOST})], NO_QUORUM[:2],
      "was lost without"),
+    ("a lease lost behind another host's link", [record(10 * S, 100, [(11 * S, 13 * S)],
+                                                        error={"at": 14 * S, "state": "40001", "message": LOST})],
+     NO_QUORUM[:2] + [LINK_OF_B], "was lost without"),
+    ("a lease lost to the key of another host whose link fails",
+     [record(10 * S, 100, [(11 * S, 13 * S)],
+             error={"at": 14 * S, "state": "40001", "message": LOST + " n: " + check.TAKEN})],
+     NO_QUORUM[:2] + [LINK_OF_B], None),
     ("a lease lost at full nodes", [record(10 * S, 100, [(11 * S, 13 * S)],
                                            error={"at": 14 * S, "state": "40001", "message": LOST})], FULL,
      "was lost without"),
