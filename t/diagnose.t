@@ -12,7 +12,7 @@ use PostgreSQL::Test::Utils;
 use RedlockTest;
 use Test::More;
 
-my $SUBJECTS = 'preload, extension, broker, lists of nodes, quorum, nodes, eviction, memory, persistence, clocks, rights, '
+my $SUBJECTS = 'preload, extension, settings, broker, lists of nodes, quorum, nodes, eviction, memory, persistence, clocks, rights, '
   . 'versions, hosts, names of hosts, change of nodes, room, new names, grants';
 
 sub diagnose
@@ -116,6 +116,13 @@ like($rows, qr/^ok \| quorum \| Votes for new locks come from 3 of 3 nodes of re
 $host->safe_psql('postgres', 'CREATE ROLE anybody');
 is($host->safe_psql('postgres', 'SET ROLE anybody; SELECT count(*) FROM redlock_diagnose()'), scalar(my @all = split /, /, $SUBJECTS), 'any role may ask');
 
+# settings
+like($host->safe_psql('postgres', "SET redlock.ttl = '3s'; SELECT finding FROM redlock_diagnose() WHERE subject = 'settings' AND severity = 'error'"),
+	qr/^redlock\.ttl, 3000 ms, is longer than redlock\.max_ttl, 2000 ms/, 'a ttl that no call can have');
+set($host, "redlock.on_disagreement = 'warn'");
+finds($host, 'warning \| settings \| redlock\.on_disagreement is warn: .* \| .* set redlock\.on_disagreement to refuse\.', 'locks in spite of conflicts');
+set($host, "redlock.on_disagreement = 'refuse'");
+
 # a standby
 $host->backup('copy');
 my $standby = PostgreSQL::Test::Cluster->new('standby');
@@ -127,7 +134,14 @@ is_healthy($standby, 'is diagnosed in recovery');
 
 # ---- other hosts ----
 
-finds($host, 'ok \| hosts \| Hosts at the nodes: 2\. .*', 'both hosts');
+finds($host, 'ok \| hosts \| Hosts at the nodes: 2\. Those with this key prefix have the same settings\.', 'both hosts');
+foreach my $prefix ('other:', 'redlock:')
+{
+	$standby->append_conf('postgresql.conf', "redlock.key_prefix = '$prefix'");
+	$standby->reload;
+	finds($host, 'ok \| hosts \| Hosts at the nodes: 2\. .*' . ($prefix eq 'other:' ? ' With another redlock\.key_prefix: 1; .*' : 'settings\.'),
+		"a host with the prefix $prefix");
+}
 {
 	local $standby->{_name} = 'alpha';    # which the server gets as its cluster_name
 	$standby->stop;

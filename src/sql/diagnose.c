@@ -64,6 +64,7 @@ static const char *check_preload(Diagnosis *diagnosis);
 static const char *check_extension(Diagnosis *diagnosis);
 static char *extension_version(void);
 static bool is_older(const char *version, const char *than);
+static const char *check_settings(Diagnosis *diagnosis);
 static const char *check_broker(Diagnosis *diagnosis);
 static const char *check_room(Diagnosis *diagnosis);
 static const char *check_new_names(Diagnosis *diagnosis);
@@ -77,6 +78,7 @@ static const struct
 } checks[] = {
 	{"preload", NOTHING, check_preload},
 	{"extension", NOTHING, check_extension},
+	{"settings", PRELOAD, check_settings},
 	{"broker", PRELOAD, check_broker},
 	{"lists of nodes", PRELOAD, diagnose_lists},
 	{"quorum", BROKER, diagnose_quorum},
@@ -247,6 +249,24 @@ is_older(const char *version, const char *than)
 		if (one[i] != other[i])
 			return one[i] < other[i];
 	return false;
+}
+
+static const char *
+check_settings(Diagnosis *diagnosis)
+{
+	if (redlock_ttl_ms > redlock_max_ttl_ms)
+		diagnose_add(
+			diagnosis, DIAGNOSE_ERROR,
+			psprintf("redlock.ttl, %d ms, is longer than redlock.max_ttl, %d ms: calls that "
+					 "name no ttl fail.",
+					 redlock_ttl_ms, redlock_max_ttl_ms),
+			"Lower redlock.ttl of this session, or raise redlock.max_ttl on all hosts.");
+	if (redlock_on_disagreement == ON_DISAGREEMENT_WARN)
+		diagnose_add(diagnosis, DIAGNOSE_WARNING,
+					 "redlock.on_disagreement is warn: this host takes locks even if another host "
+					 "could get the same locks.",
+					 "When all hosts have the same nodes, set redlock.on_disagreement to refuse.");
+	return "redlock.ttl is within redlock.max_ttl, and this host refuses locks in a conflict.";
 }
 
 static const char *

@@ -18,6 +18,7 @@
 
 static void add_conflict(Diagnosis *diagnosis, const HostConflict *conflict);
 static void add_no_list(Diagnosis *diagnosis);
+static bool has_other_prefix(const HostList *list, const HostRow *host);
 static bool add_host(Diagnosis *diagnosis, const HostRow *host, bool named);
 static bool read_host(const HostList *list, const HostRow *host, HostFacts *facts,
 					  HostConfig *config);
@@ -30,6 +31,7 @@ diagnose_hosts(Diagnosis *diagnosis)
 	const HostList *list = diagnosis->hosts;
 	HostConflict conflict;
 	int differing = 0;
+	int others = 0;
 
 	host_list_conflict(&conflict);
 	if (conflict.name[0] != '\0')
@@ -46,6 +48,8 @@ diagnose_hosts(Diagnosis *diagnosis)
 		return NULL;
 	}
 	for (int i = 0; i < list->count; i++)
+		others += has_other_prefix(list, &list->row[i]);
+	for (int i = 0; i < list->count; i++)
 		if (list->row[i].id != lease_table->host_id &&
 			!(conflict.name[0] != '\0' && list->row[i].id == conflict.host))
 			differing += add_host(diagnosis, &list->row[i], differing < HOSTS_NAMED);
@@ -54,8 +58,21 @@ diagnose_hosts(Diagnosis *diagnosis)
 			diagnosis, DIAGNOSE_WARNING,
 			psprintf("%d more hosts have other settings than this host.", differing - HOSTS_NAMED),
 			"See the view redlock_hosts.");
-	return psprintf("Hosts at the nodes: %d. Those with this key prefix have the same settings.",
-					list->count);
+	return psprintf("Hosts at the nodes: %d. Those with this key prefix have the same settings.%s",
+					list->count,
+					others == 0 ? ""
+								: psprintf(" With another redlock.key_prefix: %d; such hosts share "
+										   "no locks with this host.",
+										   others));
+}
+
+static bool
+has_other_prefix(const HostList *list, const HostRow *host)
+{
+	HostFacts facts;
+	HostConfig config;
+
+	return read_host(list, host, &facts, &config) && strcmp(config.prefix, list->own.prefix) != 0;
 }
 
 /* Why the settings of the hosts were not compared.  Other checks tell of broker and quorum. */

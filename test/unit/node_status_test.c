@@ -143,7 +143,8 @@ explains(core_mask yes, core_mask denying, core_mask silent, const char *expecte
 static void
 test_explanation(void)
 {
-	static const char denied[] = "another session took the lock there, or a session released the lock by force";
+	static const char denied[] =
+		"another session took the lock there, or a session released the lock by force";
 	const int last = CORE_NODES_MAX - 1;
 	char expected[1024];
 
