@@ -158,7 +158,9 @@ SELECT s.state, count(l.state) AS current,
 -- query redlock_hosts 15: The hosts that share the nodes
 -- gauge known: Hosts that the nodes know, this host too
 -- gauge conflicting: Hosts in a configuration conflict with this host
-SELECT count(*) AS known, count(*) FILTER (WHERE NOT agrees) AS conflicting
+-- gauge warning: Hosts with redlock.on_disagreement = 'warn'
+SELECT count(*) AS known, count(*) FILTER (WHERE NOT agrees) AS conflicting,
+       count(*) FILTER (WHERE standing = 'warns') AS warning
   FROM redlock_hosts
  WHERE (SELECT broker_pid IS NOT NULL FROM redlock_stats)
    AND (SELECT bool_and(ready > nodes / 2)
