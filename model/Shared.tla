@@ -161,6 +161,10 @@ Next ==
 
 Spec == Init /\ [][Next]_vars
 
+(* A constraint, to find a long counterexample in a small part of the     *)
+(* behaviours: a request asks when earlier requests have chosen a token.   *)
+OneAsks == Cardinality({r \in Requests : state[r] = "asking" /\ token[r] = 0}) <= 1
+
 AnyOrder == Permutations(Nodes) \cup Permutations(Readers) \cup Permutations(Writers)
 
 Unique ==
