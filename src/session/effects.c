@@ -25,11 +25,11 @@
  *
  * postgres_fdw commits the remote transaction in its own PRE_COMMIT callback.  PostgreSQL first
  * calls the callback registered last.  So our callback is registered again after this session's
- * first write by a wrapper.  A COPY to a partitioned table does not tell whether a wrapper wrote,
- *so our callback is registered again after each.  An older registration is removed only in a
- * statement of the client: another extension's callback may run statements while PostgreSQL reads
- * the list.  A wrapper that registers its callback at its first row, and not as the write begins,
- * may come after ours.
+ * first write by a wrapper.  A COPY to a partitioned table does not tell whether a wrapper wrote.
+ * So our callback is registered again after each such COPY.  Only a statement of the client removes
+ * older registrations: another extension's callback may run statements while PostgreSQL reads the
+ * list.  A wrapper may register its callback only at its first row: such a callback may come after
+ * ours.
  */
 #include "postgres.h"
 
@@ -455,7 +455,7 @@ is_other_language(const DoStmt *statement)
 	return false;
 }
 
-/* A procedure's statements do not pass the hooks; no language: dropped, so the CALL will fail. */
+/* The statements of such a procedure do not pass the hooks. */
 static bool
 calls_other_language(const CallStmt *statement)
 {
@@ -463,8 +463,8 @@ calls_other_language(const CallStmt *statement)
 }
 
 /*
- * Adds the relation if it is a foreign table; with `descends`, also its partitions or children that
- * are.  Without a relation PostgreSQL will raise the error.
+ * Adds the relation if the relation is a foreign table; with `descends`, also foreign partitions
+ * and children.  Without a relation PostgreSQL will raise the error.
  */
 static List *
 foreign_tables(Oid relation, bool descends, List *tables)
