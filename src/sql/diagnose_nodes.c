@@ -243,12 +243,13 @@ advise(const NodeStatus *status)
 	if (step != NULL)
 		return step;
 	if (strcmp(status->state, "quarantined") == 0)
-		return "Wait until the quarantine is over. A durable node needs none after a restart.";
+		return "Wait until the quarantine is over. A durable node that kept its data needs none.";
 	if (strcmp(status->state, "ready") == 0)
 		return "See the server log for the first such error. " REASONS;
 	if (strcmp(status->state, "refused") == 0)
 		return "Correct the node or its URL. " REASONS;
-	return "Start the node, and check the network between this host and the node. " REASONS;
+	return "Start the node, correct its name or port in redlock.nodes, or mend the network between "
+		   "this host and the node. " REASONS;
 }
 
 const char *
