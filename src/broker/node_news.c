@@ -18,6 +18,7 @@
 #define MEMORY_ROOM_PERCENT 75
 
 static char *most_names_text(void);
+static bool is_away(NodeState state);
 static void write_facts(const RedisNode *node, NodeFacts *facts);
 static bool may_log_error(RedisNode *node, bool ended_duty);
 
@@ -86,7 +87,8 @@ node_news_of_state(RedisNode *node, NodeState before)
 		!(is_looked_at_again && strcmp(status->state, node_state_name(NODE_REFUSED)) == 0))
 	{
 		strlcpy(status->state, node_state_name(node->state), sizeof(status->state));
-		status->since = GetCurrentTimestamp();
+		if (!is_away(before) || !is_away(node->state))
+			status->since = GetCurrentTimestamp();
 	}
 	status->evicts = node->state == NODE_QUARANTINED && node->facts.evicts;
 	strlcpy(status->last_error, node->error, sizeof(status->last_error));
@@ -115,6 +117,14 @@ node_news_of_state(RedisNode *node, NodeState before)
 	}
 	node->logged[0] = '\0';
 	node->logged_us = 0;
+}
+
+/* The states of a node that cannot be reached follow each other with each attempt. */
+static bool
+is_away(NodeState state)
+{
+	return state == NODE_RESOLVING || state == NODE_CONNECTING || state == NODE_HANDSHAKE ||
+		   state == NODE_BACKING_OFF;
 }
 
 static void

@@ -57,7 +57,7 @@ typedef struct NodeStatus
 	bool evicts; /* in quarantine while the node has an eviction policy */
 	char last_error[160];
 	TimestampTz last_error_at;
-	TimestampTz since; /* of the state */
+	TimestampTz since; /* of the state, or of the first of several failed attempts to connect */
 	NodeFacts facts;
 	GuardMemory guard;
 	pg_atomic_uint32 list_of_hosts;  /* NodeList */
