@@ -61,7 +61,7 @@ sub no_quorum
 my @few = redis_nodes(2, conf => [qw(--databases 2)]);
 set_nodes($good, map { $_->url . '/5' } @few);
 row_is($few[0]->address . '/5', 'a node without that database is refused', q{state = 'refused' AND last_error = 'ERR DB index is out of range'});
-no_quorum('database', qr/: ERR DB index is out of range/, qr/^Name an existing database of the node in redlock\.nodes on all hosts, and reload\. See the view redlock_nodes\.$/);
+no_quorum('database', qr/: ERR DB index is out of range/, qr/^Name an existing database of the node in redlock\.nodes on all hosts, and reload\. See the view redlock_nodes, or call redlock_diagnose\(\)\.$/);
 
 # ---- passwords ----
 

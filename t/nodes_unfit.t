@@ -96,7 +96,7 @@ sub has_counted
 		is($result->{state}, '08006', 'there is no quorum for new locks');
 		like($result->{detail}, qr/\Q@{[$_->address]}\E: $reason \(in quarantine until that is changed\)/, 'the detail says why')
 		  foreach @redis[ 0 .. 2 ];
-		like($result->{hint}, qr/^Set maxmemory-policy to noeviction on the node; the node votes again after redlock\.max_ttl\. See the view redlock_nodes\.$/,
+		like($result->{hint}, qr/^Set maxmemory-policy to noeviction on the node; the node votes again after redlock\.max_ttl\. See the view redlock_nodes, or call redlock_diagnose\(\)\.$/,
 			'and the hint what to do');
 	}
 	wait_until(sub { $holder->run("SELECT redlock_check('held')")->{state} ne '' }, 'renewals do not count where any key may be gone: the lock is lost');

@@ -423,11 +423,13 @@ request_fail_unreachable(const LockRequest *request, int index, char *nodes)
 			 nodes[0] != '\0' ? errdetail("No usable answer from: %s.", nodes)
 							  : errdetail("The answers came too late for a ttl of %d ms.",
 										  request->terms.ttl_ms),
-			 advice[0] != '\0' ? errhint("%s See the view redlock_nodes.", advice)
+			 advice[0] != '\0'
+				 ? errhint("%s See the view redlock_nodes, or call redlock_diagnose().", advice)
 			 : !lease_table->standing.begun && lease_table->standing.says != HOST_WARNS
 				 ? errhint("Try again: this host is still asking the nodes whether other hosts "
 						   "have the same settings. See the views redlock_nodes and redlock_hosts.")
-				 : errhint("See the view redlock_nodes. A quorum is a majority of all nodes in "
+				 : errhint("See the view redlock_nodes, or call redlock_diagnose(). A quorum is a "
+						   "majority of all nodes in "
 						   "redlock.nodes, and also of all nodes in redlock.nodes_next if set.")));
 }
 
