@@ -222,6 +222,8 @@ foreach my $case ((map { [ $_, '' ] } sort keys %before), [ 'nothing', "INSERT I
 	$v->query("COPY parts FROM '/dev/null'") for 1 .. 10;
 	my $before = $v->query($used);
 	$v->query("COPY parts FROM '/dev/null'") for 1 .. 1000;
+	$v->query(join ' ', 'DO $$ BEGIN', ("COPY parts FROM '/dev/null';") x 1000, 'END $$');
+	$v->query('BEGIN; COMMIT');
 	cmp_ok($v->query($used) - $before, '<', 1000 * 16, 'a COPY leaves no callback behind');
 	$v->quit;
 }

@@ -136,7 +136,7 @@ my $marks_then = join ' ', map { $_->cli('EVAL', q{return redis.call('GET', 'red
 $down->kill9;
 give($host{a}, [ @then[ 0, 1 ], $down ], []);
 wait_until(sub { log_of($host{a}) =~ /redlock\.nodes was changed too much at once/ }, 'a host exchanges a node, by mistake');
-foreach my $list ([], \@then)
+foreach my $list ([], [ @then, $down ], [ @then[ 0, 1 ], $down ], \@then)
 {
 	give($host{a}, $list, []) if @$list;
 	wait_beats(host_id($host{a}), $then[0]);

@@ -12,6 +12,7 @@
 #define ALL (~(core_mask) 0)
 
 static bool names_all(const StepMarks *marks, const StepMark *mark, core_mask nodes);
+static bool names_address(const StepMark *mark, uint64_t address);
 static const StepMark *latest_before(const StepMarks *marks, int64_t version);
 static const StepMark *mark_of(core_lists lists, const StepMarks *marks);
 static bool is_apart(core_lists lists, uint64_t now, uint64_t next, const StepMark *mark,
@@ -179,7 +180,22 @@ steps_may_mark(core_mask nodes, uint64_t list, const StepMarks *marks)
 	core_lists lists = {nodes, 0};
 	const StepMark *mark = mark_of(lists, marks);
 
-	return mark == NULL || mark->list == list || meets(lists, mark, marks, 0, 0);
+	if (mark == NULL || mark->list == list ||
+		(marks->own.list == list && mark->version <= marks->own.version))
+		return true;
+	for (int i = 0; i < CORE_NODES_MAX; i++)
+		if ((nodes & ~marks->told & CORE_BIT(i)) && !names_address(mark, marks->address[i]))
+			return false;
+	return meets(lists, mark, marks, 0, 0);
+}
+
+static bool
+names_address(const StepMark *mark, uint64_t address)
+{
+	for (int j = 0; j < mark->count; j++)
+		if (mark->address[j] == address)
+			return true;
+	return false;
 }
 
 /*
@@ -199,15 +215,16 @@ meets(core_lists lists, const StepMark *latest, const StepMarks *marks, core_mas
 	for (int i = 0; i < CORE_NODES_MAX; i++)
 	{
 		const StepMark *mark = &marks->mark[i];
+		bool is_marked = (marks->told & CORE_BIT(i)) && mark->version == latest->version;
 
 		if (!(all & ~unknown & CORE_BIT(i)))
 			continue;
-		if (mark->version == latest->version && mark->list == latest->list)
+		if (is_marked && mark->list == latest->list)
 		{
 			if (mark->place > 0)
 				place[mark->place - 1] = CORE_BIT(i);
 		}
-		else if (mark->version == latest->version && mark->place > 0)
+		else if (is_marked && mark->place > 0)
 			unknown |= CORE_BIT(i); /* written by a host with other addresses */
 		else
 			for (int j = 0; j < latest->count; j++)

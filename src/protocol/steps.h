@@ -107,7 +107,7 @@ typedef struct StepMarks
 	StepMark mark[CORE_NODES_MAX];
 	uint64_t address[CORE_NODES_MAX]; /* hashes of this host's addresses of the nodes, as in
 									   * marks */
-	core_mask told;                   /* nodes that have reported; the others have no mark */
+	core_mask told;                   /* nodes that have reported; other marks do not count */
 	StepMemory own;
 } StepMarks;
 
@@ -130,10 +130,11 @@ extern const StepMark *steps_latest(const StepMarks *marks);
 extern bool steps_left(core_lists lists, uint64_t now, uint64_t next, const StepMarks *marks);
 
 /*
- * Returns true if a host whose only list has these nodes may mark the list: the host excludes each
- * host with the list of the latest mark that counts, whatever the nodes without a report are.  A
- * host that has left the marked list by a wrong setting must not mark: hosts with the right list
- * would refuse.  list: hash of the list.
+ * Returns true if a host whose only list has these nodes may mark the list: the latest mark that
+ * counts is not later than the list's own mark, or a host with the marked list and this host
+ * exclude each other, whatever the nodes without a report are.  A wrong list must not be marked:
+ * hosts with the right list would refuse.  So a node without a report must be one of the marked
+ * list, by its address.  list: hash of the list.
  */
 extern bool steps_may_mark(core_mask nodes, uint64_t list, const StepMarks *marks);
 

@@ -426,7 +426,7 @@ effects_begin_utility(Node *statement)
 
 /* The wrappers of a COPY to a partitioned table may have got no row, and may register later. */
 void
-effects_end_utility(ForeignWrites writes, bool of_client)
+effects_end_utility(ForeignWrites writes)
 {
 	ListCell *cell;
 
@@ -436,8 +436,15 @@ effects_end_utility(ForeignWrites writes, bool of_client)
 		else if (!list_member_oid(wrappers, handler_of(lfirst_oid(cell))))
 			callback_due = true;
 	register_callback();
-	while (of_client && first_registration < last_registration)
-		UnregisterXactCallback(xact_callback, (void *) first_registration++);
+}
+
+/* PostgreSQL's list begins with the newest. */
+void
+effects_end_client_utility(void)
+{
+	for (intptr_t i = last_registration - 1; i >= first_registration; i--)
+		UnregisterXactCallback(xact_callback, (void *) i);
+	first_registration = last_registration;
 }
 
 static bool

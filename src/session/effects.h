@@ -26,11 +26,11 @@ typedef struct ForeignWrites
 /* Called before a utility statement. */
 extern ForeignWrites effects_begin_utility(Node *statement);
 
-/*
- * Called after a utility statement that has written foreign tables; `of_client`: not within another
- * statement or a callback.
- */
-extern void effects_end_utility(ForeignWrites writes, bool of_client);
+/* Called after a utility statement that has written foreign tables. */
+extern void effects_end_utility(ForeignWrites writes);
+
+/* Called after a utility statement of the client, which no callback can contain.  Never fails. */
+extern void effects_end_client_utility(void);
 
 /* Called after the outermost CALL or DO, also after an error.  Never fails. */
 extern void effects_end_call(void);

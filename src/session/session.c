@@ -611,5 +611,7 @@ run_utility(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
 	else
 		next_ProcessUtility(pstmt, queryString, readOnlyTree, context, params, queryEnv, dest, qc);
 	if (writes.tables != NIL)
-		effects_end_utility(writes, context == PROCESS_UTILITY_TOPLEVEL);
+		effects_end_utility(writes);
+	if (context == PROCESS_UTILITY_TOPLEVEL)
+		effects_end_client_utility();
 }

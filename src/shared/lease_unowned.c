@@ -277,13 +277,23 @@ lease_begin_commit(const DetachedLease *detached)
 	return is;
 }
 
+/* While the server stops, lease_give_up_detached has left the lease to us. */
 void
 lease_end_commit(const DetachedLease *detached)
 {
+	bool ends = false;
+
 	LWLockAcquire(lease_lock_of(detached->hash), LW_EXCLUSIVE);
 	if (is_same(detached))
+	{
 		detached->lease->commits--;
+		ends = lease_table->stopping && detached->lease->commits == 0;
+	}
+	if (ends)
+		end_detached(detached->lease);
 	LWLockRelease(lease_lock_of(detached->hash));
+	if (ends)
+		lease_push(detached->lease);
 }
 
 int64
@@ -352,7 +362,8 @@ lease_give_up_detached(Lease *lease)
 	bool is;
 
 	LWLockAcquire(lease_lock_of(hash), LW_EXCLUSIVE);
-	is = lease->hash == hash && lease_may_end(lease, ENTRY_GIVEN_BACK, 0);
+	is = lease->hash == hash && lease_may_end(lease, ENTRY_GIVEN_BACK, 0) &&
+		 !(lease_table->stopping && lease->commits > 0);
 	if (is)
 		end_detached(lease);
 	LWLockRelease(lease_lock_of(hash));

@@ -221,6 +221,17 @@ test_may_mark(void)
 	ok(!left(7, 0, told), "... so a host with the list goes on, without a mark");
 	known.address[2] = 32;
 	ok(steps_may_mark(7, 1, &known), "its address tells which node it is");
+	known.mark[2] = known.mark[1];
+	known.mark[2].place = 3;
+	known.address[2] = 0;
+	ok(!steps_may_mark(7, 1, &known), "... and not the mark of the node before");
+	(void) mark("123?", 3, 1);
+	ok(!steps_may_mark(017, 1, &known), "one node more, without a report, may be wrong");
+	(void) mark("12.", 3, 1);
+	known.own = (StepMemory){.list = 1, .version = 1};
+	ok(steps_may_mark(7, 1, &known), "a host repairs the mark of its own list, by any addresses");
+	known.own.list = 2;
+	ok(!steps_may_mark(7, 1, &known), "... of this list");
 	told = mark("12.", 3, 1);
 	ok(!steps_may_mark(7, 1, &known), "an exchanged node");
 	(void) mark("1..", 3, 1);
