@@ -216,7 +216,7 @@ foreach my $at ([ 'a minority', $nodes[0] ], [ 'all', @nodes ])
 			my ($of_hash, $of_string) =
 			  map { slurp_file($host->logfile) =~ /lease on redlock "\Q$_\E" of .* was lost.*\n.*DETAIL:  (.*)/ } $hash, $string;
 			# how many nodes have told by then may differ
-			is(join(' ', map { /another session holds the lock there/ ? 'yes' : 'no' } $of_hash, $of_string), 'yes yes', 'with the same reason');
+			is(join(' ', map { /another session took the lock there/ ? 'yes' : 'no' } $of_hash, $of_string), 'yes yes', 'with the same reason');
 			cmp_ok(scalar(() = $of_hash =~ /another session took the lock there, or a session released the lock by force/g), '>=', 2, 'a majority of the nodes reports another holder');
 		}
 		$_->quit foreach @holders;
