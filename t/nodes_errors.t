@@ -63,6 +63,10 @@ set_nodes($good, map { $_->url . '/5' } @few);
 row_is($few[0]->address . '/5', 'a node without that database is refused', q{state = 'refused' AND last_error = 'ERR DB index is out of range'});
 no_quorum('database', qr/: ERR DB index is out of range/, qr/^Name an existing database of the node in redlock\.nodes on all hosts, and reload\. See the view redlock_nodes, or call redlock_diagnose\(\)\.$/);
 
+my $ended = $host->safe_psql('postgres', 'SELECT clock_timestamp()');
+$few[0]->kill9;
+row_is($few[0]->address . '/5', 'a refused node that ends is away since then', "state <> 'refused' AND since > '$ended'");
+
 # ---- passwords ----
 
 my @guarded = redis_nodes(2, password => 'secret');

@@ -176,21 +176,20 @@ mark_present_list(int64 now_us)
 	const StepMarks *marks = known_marks();
 	const StepMark *latest = steps_latest(marks);
 	core_lists lists = members_lists();
-	uint64 list = hash_of_list(lists.now);
 	core_mask lacking = 0;
 	bool is_own;
 
 	if ((latest == NULL && marks->own.version == 0) || lists.next != 0 || list_is_left() ||
 		lease_table->standing.says != HOST_TAKES || !registry_may_ask(now_us) || conflicts_any() ||
-		!steps_may_mark(lists.now, list, marks))
+		!steps_may_mark(lists.now, marks))
 		return;
 	is_own = marks->own.version > 0 && (latest == NULL || latest->version <= marks->own.version);
 	for (int i = 0; i < CORE_NODES_MAX; i++)
 		if ((marks->told & CORE_BIT(i)) && marks->mark[i].version != marks->own.version)
 			lacking |= CORE_BIT(i);
-	if (is_own ? lacking != 0 : marked_list != list)
+	if (is_own ? lacking != 0 : marked_list != marks->own.list)
 		mark_nodes(lists, is_own ? lacking : lists.now, now_us);
-	marked_list = list;
+	marked_list = marks->own.list;
 }
 
 /* How long a host that is cut off may hold locks after the nodes have forgotten it. */

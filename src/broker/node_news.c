@@ -78,16 +78,15 @@ node_news_of_state(RedisNode *node, NodeState before)
 	/* false for a mere new attempt: the last error was logged before */
 	bool fails = status->last_error_at != node->error_at && node->error[0] != '\0';
 	bool was_on_duty = before == NODE_READY || before == NODE_QUARANTINED;
-	/* a node stays refused until it answers otherwise */
-	bool is_looked_at_again = node->state == NODE_RESOLVING || node->state == NODE_CONNECTING ||
-							  node->state == NODE_HANDSHAKE;
+	bool was_refused = strcmp(status->state, node_state_name(NODE_REFUSED)) == 0;
 
 	seqlock_begin_write(&status->version);
+	/* a node stays refused until it answers otherwise */
 	if (strcmp(status->state, node_state_name(node->state)) != 0 &&
-		!(is_looked_at_again && strcmp(status->state, node_state_name(NODE_REFUSED)) == 0))
+		!(was_refused && node_is_tried(node)))
 	{
 		strlcpy(status->state, node_state_name(node->state), sizeof(status->state));
-		if (!is_away(before) || !is_away(node->state))
+		if (was_refused || !is_away(before) || !is_away(node->state))
 			status->since = GetCurrentTimestamp();
 	}
 	status->evicts = node->state == NODE_QUARANTINED && node->facts.evicts;
@@ -119,7 +118,7 @@ node_news_of_state(RedisNode *node, NodeState before)
 	node->logged_us = 0;
 }
 
-/* The states of a node that cannot be reached follow each other with each attempt. */
+/* While the broker cannot reach a node, each attempt passes through these states. */
 static bool
 is_away(NodeState state)
 {

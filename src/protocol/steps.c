@@ -12,7 +12,7 @@
 #define ALL (~(core_mask) 0)
 
 static bool names_all(const StepMarks *marks, const StepMark *mark, core_mask nodes);
-static bool names_address(const StepMark *mark, uint64_t address);
+static int find_address(const StepMark *mark, uint64_t address);
 static const StepMark *latest_before(const StepMarks *marks, int64_t version);
 static const StepMark *mark_of(core_lists lists, const StepMarks *marks);
 static bool is_apart(core_lists lists, uint64_t now, uint64_t next, const StepMark *mark,
@@ -175,27 +175,27 @@ steps_may_follow(core_lists to, uint64_t to_list, core_lists left, uint64_t left
 }
 
 bool
-steps_may_mark(core_mask nodes, uint64_t list, const StepMarks *marks)
+steps_may_mark(core_mask nodes, const StepMarks *marks)
 {
 	core_lists lists = {nodes, 0};
 	const StepMark *mark = mark_of(lists, marks);
 
-	if (mark == NULL || mark->list == list ||
-		(marks->own.list == list && mark->version <= marks->own.version))
+	if (mark == NULL || mark->version <= marks->own.version)
 		return true;
 	for (int i = 0; i < CORE_NODES_MAX; i++)
-		if ((nodes & ~marks->told & CORE_BIT(i)) && !names_address(mark, marks->address[i]))
+		if ((nodes & ~marks->told & CORE_BIT(i)) && find_address(mark, marks->address[i]) < 0)
 			return false;
 	return meets(lists, mark, marks, 0, 0);
 }
 
-static bool
-names_address(const StepMark *mark, uint64_t address)
+/* Returns the index of the address in the marked list, or -1. */
+static int
+find_address(const StepMark *mark, uint64_t address)
 {
 	for (int j = 0; j < mark->count; j++)
 		if (mark->address[j] == address)
-			return true;
-	return false;
+			return j;
+	return -1;
 }
 
 /*
@@ -227,9 +227,12 @@ meets(core_lists lists, const StepMark *latest, const StepMarks *marks, core_mas
 		else if (is_marked && mark->place > 0)
 			unknown |= CORE_BIT(i); /* written by a host with other addresses */
 		else
-			for (int j = 0; j < latest->count; j++)
-				if (latest->address[j] == marks->address[i])
-					place[j] = CORE_BIT(i);
+		{
+			int j = find_address(latest, marks->address[i]);
+
+			if (j >= 0)
+				place[j] = CORE_BIT(i);
+		}
 	}
 	for (int j = 0; j < latest->count; j++)
 	{

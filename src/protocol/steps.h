@@ -130,13 +130,13 @@ extern const StepMark *steps_latest(const StepMarks *marks);
 extern bool steps_left(core_lists lists, uint64_t now, uint64_t next, const StepMarks *marks);
 
 /*
- * Returns true if a host whose only list has these nodes may mark the list: the latest mark that
- * counts is not later than the list's own mark, or a host with the marked list and this host
- * exclude each other, whatever the nodes without a report are.  A wrong list must not be marked:
- * hosts with the right list would refuse.  So a node without a report must be one of the marked
- * list, by its address.  list: hash of the list.
+ * Returns true if a host whose only list has these nodes may mark the list.  Call this function
+ * after steps_remember for the list.  The host may mark if the list's own mark is as late as the
+ * latest mark that counts.  Otherwise the host must exclude each host with the marked list,
+ * whatever the nodes without a report are: if a wrong list were marked, hosts with the right list
+ * would refuse. So a node without a report must have an address of the marked list.
  */
-extern bool steps_may_mark(core_mask nodes, uint64_t list, const StepMarks *marks);
+extern bool steps_may_mark(core_mask nodes, const StepMarks *marks);
 
 /*
  * Returns true if a host may leave a list for another list, by the marks of both.  If a mark

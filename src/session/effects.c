@@ -65,7 +65,6 @@ static void (*refuse_lost)(void) = NULL;
 static XactCallback xact_callback = NULL;
 static bool noted = false;         /* this transaction has had an effect without an id */
 static bool in_call = false;       /* a CALL or DO runs, */
-static bool in_other = false;      /* ... one of them in a language without hooks, */
 static bool noted_in_call = false; /* ... and may have effects after each commit */
 
 static List *wrappers = NIL;            /* handlers of the wrappers that have begun a write */
@@ -100,8 +99,7 @@ static bool builtin_has_effect(Oid function);
 static bool is_ours(HeapTuple function);
 static bool is_procedural(Oid language);
 static void note_at_once(void);
-static bool is_other_language(const DoStmt *statement);
-static bool calls_other_language(const CallStmt *statement);
+static bool is_other_language(const Node *statement);
 static List *foreign_tables(Oid relation, bool descends, List *tables);
 static void note_wrapper(Oid foreign_table);
 static Oid handler_of(Oid foreign_table);
@@ -115,7 +113,6 @@ effects_watch(void (*refuse)(void), XactCallback callback)
 	xact_callback = callback;
 	refuse_lost = refuse;
 	noted = true; /* the hooks did not see what this transaction did before */
-	noted_in_call = in_other;
 	next_ExecutorStart = ExecutorStart_hook ? ExecutorStart_hook : standard_ExecutorStart;
 	ExecutorStart_hook = start_statement;
 	next_ExecutorEnd = ExecutorEnd_hook ? ExecutorEnd_hook : standard_ExecutorEnd;
@@ -139,7 +136,7 @@ effects_end_transaction(void)
 void
 effects_end_call(void)
 {
-	in_call = in_other = noted_in_call = false;
+	in_call = noted_in_call = false;
 }
 
 /*
@@ -220,7 +217,10 @@ note_results(QueryDesc *query, List *results)
 	}
 }
 
-/* A wrapper that runs the whole statement remotely begins with its scan, which may be pruned. */
+/*
+ * Has the wrapper begun to write?  For a statement that runs remotely as a whole, the wrapper
+ * begins with the foreign scan.  PostgreSQL may have pruned this scan.
+ */
 static bool
 has_begun(QueryDesc *query, ResultRelInfo *result)
 {
@@ -363,14 +363,12 @@ effects_begin_utility(Node *statement)
 	ForeignWrites writes = {0};
 	ListCell *cell;
 	bool calls = IsA(statement, CallStmt) || IsA(statement, DoStmt);
-	bool other_language = IsA(statement, DoStmt) ? is_other_language((DoStmt *) statement)
-												 : IsA(statement, CallStmt) &&
-													   calls_other_language((CallStmt *) statement);
+	bool other_language = calls && is_other_language(statement);
 
 	if (xact_callback == NULL)
 	{
 		in_call = in_call || calls;
-		in_other = in_other || other_language;
+		noted_in_call = noted_in_call || other_language;
 		return writes;
 	}
 	switch (nodeTag(statement))
@@ -419,7 +417,6 @@ effects_begin_utility(Node *statement)
 		note_at_once();
 	/* now no error can come before effects_end_call */
 	in_call = in_call || calls;
-	in_other = in_other || other_language;
 	noted_in_call = noted_in_call || other_language;
 	return writes;
 }
@@ -447,12 +444,15 @@ effects_end_client_utility(void)
 	first_registration = last_registration;
 }
 
+/* Does the CALL or DO run a language whose statements do not pass the hooks? */
 static bool
-is_other_language(const DoStmt *statement)
+is_other_language(const Node *statement)
 {
 	ListCell *cell;
 
-	foreach (cell, statement->args)
+	if (IsA(statement, CallStmt))
+		return look_up_effect(((const CallStmt *) statement)->funcexpr->funcid);
+	foreach (cell, ((const DoStmt *) statement)->args)
 	{
 		DefElem *element = lfirst_node(DefElem, cell);
 
@@ -460,13 +460,6 @@ is_other_language(const DoStmt *statement)
 			return strcmp(strVal(element->arg), "plpgsql") != 0;
 	}
 	return false;
-}
-
-/* The statements of such a procedure do not pass the hooks. */
-static bool
-calls_other_language(const CallStmt *statement)
-{
-	return look_up_effect(statement->funcexpr->funcid);
 }
 
 /*

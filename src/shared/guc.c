@@ -420,7 +420,7 @@ assign_nodes_next(const char *newval, void *extra)
 	assign_urls(&nodes_next, extra);
 }
 
-/* Assigns a setting without a hook of its own that a reload can change. */
+/* Hooks of the settings that a reload can change, and that need no other hook. */
 
 static void
 assign_int(int newval, void *extra)

@@ -441,9 +441,9 @@ typedef enum DetachedRelease
 extern DetachedRelease lease_release_detached(const DetachedLease *detached);
 
 /*
- * Between these calls, no session releases the lease by its token.  An attached transaction begins
- * after its guard, and ends when its changes are visible, or void.  lease_begin_commit returns
- * false if the lease has ended.
+ * An attached transaction begins its commit after the guard, and ends the commit when the changes
+ * are visible, or void.  In between no session releases the lease by its token.
+ * lease_begin_commit returns false if the lease has ended.
  */
 extern bool lease_begin_commit(const DetachedLease *detached);
 extern void lease_end_commit(const DetachedLease *detached);

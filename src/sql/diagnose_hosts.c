@@ -48,11 +48,13 @@ diagnose_hosts(Diagnosis *diagnosis)
 		return NULL;
 	}
 	for (int i = 0; i < list->count; i++)
-		others += has_other_prefix(list, &list->row[i]);
-	for (int i = 0; i < list->count; i++)
-		if (list->row[i].id != lease_table->host_id &&
-			!(conflict.name[0] != '\0' && list->row[i].id == conflict.host))
+	{
+		if (has_other_prefix(list, &list->row[i]))
+			others++;
+		else if (list->row[i].id != lease_table->host_id &&
+				 !(conflict.name[0] != '\0' && list->row[i].id == conflict.host))
 			differing += add_host(diagnosis, &list->row[i], differing < HOSTS_NAMED);
+	}
 	if (differing > HOSTS_NAMED)
 		diagnose_add(
 			diagnosis, DIAGNOSE_WARNING,
@@ -136,8 +138,7 @@ add_host(Diagnosis *diagnosis, const HostRow *host, bool named)
 	StringInfoData hint;
 	bool takes;
 
-	if (!read_host(diagnosis->hosts, host, &facts, &theirs) ||
-		strcmp(theirs.prefix, ours->prefix) != 0)
+	if (!read_host(diagnosis->hosts, host, &facts, &theirs))
 		return false;
 	hosts_compare(ours, &theirs, host->seen_us, &difference);
 	if (difference.kinds == 0)
