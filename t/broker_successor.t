@@ -46,7 +46,7 @@ is( $session_a->query("SELECT count(*) FROM redlock_locks WHERE state = 'held' A
 	'2', 'the view shows both as held');
 
 $session_a->query('COMMIT');
-is($session_a->query("SELECT redlock_release('job')"), 't', 'the lock can be given back');
+is($session_a->query("SELECT redlock_release('job')"), 't', 'the lock can be released');
 wait_until(sub { $session_b->query("SELECT redlock_try('job')") eq 't' }, 'and is free for the other host');
 
 # ---- a session that waits ----
@@ -99,9 +99,9 @@ $session_a->query("SELECT redlock_release('gap')");
 wait_until(sub { broker_pid($host_a) =~ /^(?!$ended$)\d+$/ }, 'and is replaced');
 $session_a->query("SELECT redlock_release('job')");
 wait_until(sub { key_count('redlock:job', @nodes) == 0 },
-	'what is given back to a broker that waits for its nodes is released', 30);
+	'a new broker releases a lock that was released after its start', 30);
 wait_until(sub { key_count('redlock:gap', @nodes) == 0 },
-	'so is what was given back while there was none', 30);
+	'and a lock that was released while there was no broker', 30);
 $nodes[4]->resume;
 $host_a->append_conf('postgresql.conf', "redlock.node_timeout = '1s'");
 $host_a->reload;

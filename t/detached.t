@@ -347,7 +347,7 @@ $token = acquire($s, 'stopped');
 acquire($as{app}, 'stopped too');
 $_->quit foreach $s, $t, $u, values %as;
 $host->stop('fast');
-is(key_count('redlock:stopped', @nodes) + key_count('redlock:stopped too', @nodes), 0, 'a server that stops gives back what is detached');
+is(key_count('redlock:stopped', @nodes) + key_count('redlock:stopped too', @nodes), 0, 'a server that stops releases detached locks');
 $host->start;
 wait_nodes_ready($host, 3);
 is(psql_result($host, "SELECT redlock_check('stopped', $token)")->{state}, '55000', 'and knows nothing of it afterwards');

@@ -132,13 +132,13 @@ is($session_a->query("SELECT redlock_release('job')"), 't', 'A releases it');
 becomes_free('job', 'B gets it');
 
 $session_a->query("SELECT redlock_acquire('job', scope => 'session')") for 1 .. 2;
-is($session_a->query("SELECT redlock_release('job')"), 't', 'one of two acquisitions is given back');
+is($session_a->query("SELECT redlock_release('job')"), 't', 'one of two acquisitions is released');
 is_taken('job', 'the lock stays');
-is($session_a->query("SELECT redlock_release('job')"), 't', 'the second is given back');
+is($session_a->query("SELECT redlock_release('job')"), 't', 'the second is released');
 becomes_free('job', 'the lock is free');
 
 $session_a->query("SELECT redlock_acquire(name, scope => 'session') FROM unnest('{j1,j2,j3}'::text[]) name");
-is($session_a->query('SELECT redlock_release_all()'), '3', 'all can be given back at once');
+is($session_a->query('SELECT redlock_release_all()'), '3', 'all can be released at once');
 becomes_free($_, "$_ is free") for qw(j1 j2 j3);
 
 $session_a->query("SELECT redlock_acquire('job', scope => 'session')");

@@ -69,7 +69,7 @@ wait_until(sub { $session_a->query('SELECT renewed FROM redlock_stats') >= $rene
 $renewed = $session_a->query('SELECT renewed FROM redlock_stats') - $renewed;
 $calls = calls() - $calls;
 cmp_ok($calls, '<=', $renewed / 4, "$renewed renewals took a node $calls calls");
-is($session_a->query('SELECT redlock_release_all()'), $many, 'they are given back');
+is($session_a->query('SELECT redlock_release_all()'), $many, 'they are released');
 
 # ---- loss ----
 

@@ -103,7 +103,7 @@ sub is_given_back
 {
 	my ($what) = @_;
 
-	is($s->query("SELECT redlock_release('held')"), 't', "$what: it is given back");
+	is($s->query("SELECT redlock_release('held')"), 't', "$what: it is released");
 	wait_until(
 		sub {
 			key_count('redlock:held', $plain, $guarded, $unix, $by_name) == 0

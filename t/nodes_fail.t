@@ -255,7 +255,7 @@ $session_a->query(
 	"SELECT count(redlock_acquire('many ' || n, scope => 'session')) FROM generate_series(1, $locks) n");
 is(join(' ', map { key_count("redlock:many $_", @nodes) } 1, $locks), '5 5', 'all nodes have the keys');
 $_->cli('SCRIPT', 'FLUSH') for @nodes;
-is($session_a->query('SELECT redlock_release_all()'), $locks, 'all are given back');
+is($session_a->query('SELECT redlock_release_all()'), $locks, 'all are released');
 no_key_left("many $_", "no key of lock $_ is left") for 1, $locks / 2, $locks;
 $_->cli('SCRIPT', 'FLUSH') for @nodes;
 works('without the script');

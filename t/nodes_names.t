@@ -166,7 +166,7 @@ wait_until(sub { threads('status') <= 1 }, 'the threads end');
 wait_for_node('slow-40.invalid:1', "last_error ~ '^could not resolve the host name: '",
 	'then the last name is asked for');
 
-is($s->query('SELECT redlock_release_all()'), 2, 'locks are given back');
+is($s->query('SELECT redlock_release_all()'), 2, 'locks are released');
 $s->quit;
 
 # ---- a name that is found, and no thread ----

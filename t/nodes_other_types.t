@@ -150,7 +150,7 @@ no_node_has_an_error('one node of three');
 
 make('a lock of Redisson', 'two', 0, @nodes[ 0, 1 ]);
 is($s->query("SELECT redlock_try('two')"), 'f', 'two nodes of three are a majority');
-wait_until(sub { key_count('redlock:two', $nodes[2]) == 0 }, 'the grant of the third is given back');
+wait_until(sub { key_count('redlock:two', $nodes[2]) == 0 }, 'the grant of the third is released');
 
 # ---- nodes that do not tell the type ----
 

@@ -160,7 +160,7 @@ $other_b->query('SELECT redlock_release_all()');
 isnt($session_b->result->{out}, '', 'and that one gets all at last');
 $host_b->safe_psql('postgres', 'ALTER SYSTEM RESET redlock.node_timeout');
 $host_b->reload;
-nothing_is_left('after what was given back');
+nothing_is_left('after what was released');
 
 # ---- tries ----
 
@@ -196,7 +196,7 @@ foreach my $end ('cancel', 'terminate')
 	$host_b->safe_psql('postgres', "SELECT pg_${end}_backend(" . $victim->pid . ')');
 	$victim->result;
 	$victim->quit;
-	wait_until(sub { locks($host_b) eq '' }, "$end: what it had is given back");
+	wait_until(sub { locks($host_b) eq '' }, "$end: what it had is released");
 	wait_until(sub { key_count('redlock:a', @nodes) + key_count('redlock:z', @nodes) == 0 },
 		"$end: and not kept by hold_at_least, as nobody held it");
 }

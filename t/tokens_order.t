@@ -401,7 +401,7 @@ SKIP:
 	is($on_a->query("SELECT redlock_token('job')"), $token, 'the token is the same');
 	is($on_a->query("SELECT redlock_acquire('job', scope => 'session')"), $token, 'the holder acquires the lock again with the same token');
 	is($on_a->query("SELECT redlock_fence('job')"), $token, 'and at the fence');
-	is($on_a->query('SELECT redlock_release_all()'), 2, 'it is given back');
+	is($on_a->query('SELECT redlock_release_all()'), 2, 'it is released');
 	cmp_ok(acquire($on_b, 'job'), '>', $token, 'the other host has a larger one');
 	release($on_b, 'job');
 }

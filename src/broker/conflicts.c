@@ -51,7 +51,7 @@ typedef struct Conflict
 	int64 agreed_us; /* last look at which the host agreed */
 	int64 seen_us;   /* when the host wrote `config` */
 	int64 since_us;  /* first look at the conflict: no look since then has ruled it out */
-	bool told;       /* written into the log.  (A node "has told" if it answered a beat: told.h) */
+	bool logged;     /* the log tells the conflict */
 	uint64 words;    /* hash of the text in the log */
 } Conflict;
 
@@ -105,7 +105,7 @@ static void note_guess(const HostsDifference *difference, const HostConfig *thei
 static bool surely_agrees(const HostConfig *theirs);
 static int find_conflict(uint64 host, const HostConfig *config);
 static bool was_compared(const HostRecord *record, int64 seen_us);
-static void tell(Conflict *conflict);
+static void log_conflict(Conflict *conflict);
 static int first_stopping(void);
 static void publish(void);
 static void explain(const Conflict *conflict, HostConflict *words);
@@ -141,14 +141,14 @@ find_conflicts(int64 now_us)
 		Conflict *conflict = &conflicts[i];
 
 		/*
-		 * Drop a conflict that this look has not found.  But keep a told conflict for a while: a
+		 * Drop a conflict that this look has not found.  But keep a logged conflict for a while: a
 		 * node may have left the entry out, or the only node that knows the host is away.
 		 */
 		if (conflict->found_us != looked_us &&
-			(complete || !conflict->told || conflict->agreed_us == looked_us ||
+			(complete || !conflict->logged || conflict->agreed_us == looked_us ||
 			 now_us - conflict->sure_us > HOST_LIVES_US))
 		{
-			if (conflict->told)
+			if (conflict->logged)
 				log_end(conflict->facts.name);
 			continue;
 		}
@@ -159,8 +159,8 @@ find_conflicts(int64 now_us)
 	conflict_count = kept;
 	look_at_standing(now_us);
 	for (int i = 0; i < conflict_count; i++)
-		if (is_ripe(&conflicts[i]) && !conflicts[i].told)
-			tell(&conflicts[i]);
+		if (is_ripe(&conflicts[i]) && !conflicts[i].logged)
+			log_conflict(&conflicts[i]);
 	end_inherited(complete);
 	publish();
 	let_vote(now_us);
@@ -240,7 +240,7 @@ let_vote(int64 now_us)
 static bool
 is_answered(int64_t *asked_us)
 {
-	core_mask those = 0;
+	core_mask answered = 0;
 
 	*asked_us = redlock_clock_us();
 
@@ -252,7 +252,7 @@ is_answered(int64_t *asked_us)
 			strcmp(told_of(i)->address, node_at(i)->url.address) == 0 &&
 			redlock_clock_us() - told_of(i)->answered_us <= STANDING_LAPSE_US)
 		{
-			those |= CORE_BIT(i);
+			answered |= CORE_BIT(i);
 			*asked_us = Min(*asked_us, told_of(i)->answered_us);
 		}
 		else if (node_can_send(node_at(i)))
@@ -265,7 +265,7 @@ is_answered(int64_t *asked_us)
 			return false;
 		}
 	}
-	return core_has_quorum(members_lists(), those);
+	return core_has_quorum(members_lists(), answered);
 }
 
 /*
@@ -275,7 +275,7 @@ is_answered(int64_t *asked_us)
 static bool
 is_ripe(const Conflict *conflict)
 {
-	return conflict->told ||
+	return conflict->logged ||
 		   (conflict->sure_us == looked_us && looked_us - conflict->since_us >= CONFLICT_US);
 }
 
@@ -388,8 +388,8 @@ registry_configured(int64 now_us)
 /*
  * Ends the inherited conflict: when this broker's own conflict stops this host, when the inherited
  * conflict is surely over, or after HOST_LIVES_US, at a look that surely finds no conflict.  A node
- * names a single host of each
- * configuration, so the inherited host may be missing from the answers for a while.
+ * names a single host of each configuration, so the inherited host may be missing from the answers
+ * for a while.
  */
 static void
 end_inherited(bool complete)
@@ -551,7 +551,7 @@ look_at(const HostRecord *record, int64 seen_us)
 		return;
 	}
 	if (i < conflict_count && !(same && hosts_say_the_same(&conflict->own, entry_config())))
-		conflict->told = false; /* the text in the log is outdated */
+		conflict->logged = false; /* the text in the log is outdated */
 	if (i == conflict_count)
 	{
 		memset(conflict, 0, sizeof(*conflict));
@@ -642,13 +642,13 @@ was_compared(const HostRecord *record, int64 seen_us)
 }
 
 static void
-tell(Conflict *conflict)
+log_conflict(Conflict *conflict)
 {
 	HostConflict words;
 	uint64 hash;
 
 	explain(conflict, &words);
-	conflict->told = true;
+	conflict->logged = true;
 	hash = hash_bytes_extended((const unsigned char *) words.detail, strlen(words.detail),
 							   1 + takes_or_holds(conflict));
 	if (hash == conflict->words)

@@ -12,8 +12,8 @@
 #include "protocol/hosts.h"
 
 /*
- * To be called after settings or lists of nodes may have changed, before any node is asked by the
- * new ones.
+ * To be called after settings or lists of nodes may have changed, before this host asks a node by
+ * the new settings.
  */
 extern void registry_configured(int64 now_us);
 
@@ -41,8 +41,9 @@ extern bool conflicts_any(void);
 extern bool read_all_told(int64 now_us, void (*read)(const HostRecord *record, int64 seen_us));
 
 /*
- * Reads the entry of another host with this key prefix, whose configuration was not compared yet
- * in this look.  False: the entry is another one, or is damaged.
+ * Reads the entry of another host with this key prefix, and counts its configuration as compared
+ * in this look.  Only the `read` of read_all_told may call this.  Returns false for any other
+ * entry, for a damaged or outdated entry, and for a configuration that was compared before.
  */
 extern bool read_other(const HostRecord *record, int64 seen_us, HostFacts *facts,
 					   HostConfig *theirs);

@@ -43,11 +43,11 @@
 
 /*
  * A session at the gate waits for the holder, like the session ahead that asks the nodes.  So a
- * probe follows the wait for the holder first.  The queue counts only between two cycles that no
- * session of the two cycles can break.  After PATIENT_PROBES probes, a probe also follows the
- * queue (by_queue).  When such probes have come home for PATIENCE_US and deadlock_timeout, each
- * session of a cycle has had the time to end the cycle, however seldom that session looks.  Then
- * the session ahead in the queue is ended, although this session is only in the way.
+ * probe first follows the wait for the holder.  The queue matters only between two cycles that no
+ * session of either cycle can break.  After PATIENT_PROBES probes, a probe also follows the queue
+ * (by_queue).  After PATIENCE_US and deadlock_timeout of such probes, every session of a cycle has
+ * had time to end its cycle.  Then the broker ends the wait of the session ahead in the queue,
+ * although this session only stands in the way.
  */
 #define PATIENT_PROBES 8
 #define PATIENCE_US (3 * PROBE_AGAIN_MAX_US)
@@ -315,10 +315,9 @@ deadlock_hear(ScriptProbe *probe, int64 now_us)
 /*
  * Finds sessions that share the lease and wait.  Returns their number, and their pids in pids.
  *
- * Of many sessions a random half of VISITS_MAX is taken, so that the probe can visit the sessions
- * behind them.  The pids are sorted, as two probes must find the same cycle.  Every four probes
- * the first pid changes: the later pids may fall beyond the budget that other hosts give to a
- * wait.
+ * Takes at most half of VISITS_MAX sessions, at random: the other half is for the sessions behind
+ * these.  Sorts the pids, because two probes must find the same cycle.  Every four probes another
+ * pid comes first, because the budget of other hosts may not reach the last pids.
  */
 static int
 find_readers(const Lease *lease, uint32 number, int pids[VISITS_MAX])
@@ -523,7 +522,7 @@ find_wait(PGPROC *process, LocalWait *wait)
 
 /*
  * Returns the request with which this process waits for a lock of another host, or NULL.  A call
- * for several locks may give some back first, so it does not count before then.
+ * for several locks may still release some locks: such a request does not count (LeaseCompany).
  */
 static Lease *
 wait_of(int pid)

@@ -31,7 +31,7 @@ extern void deadlock_end(Lease *lease);
  */
 extern void deadlock_held_by(Lease *lease, uint64 host, bool by_readers);
 
-/* Sends the probes that are due.  Returns when to call it again. */
+/* Sends due probes.  Returns the time of the next call. */
 extern int64 deadlock_on_time(int64 now_us);
 
 /* Follows a probe that another host sent.  A probe for an unknown lock is dropped. */

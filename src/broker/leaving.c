@@ -148,26 +148,26 @@ look_apart(const HostRecord *record, int64 seen_us)
 static bool
 have_told(core_lists left, int64 since_us, int64 now_us)
 {
-	core_mask those = 0;
+	core_mask answered = 0;
 
 	for (int i = 0; i < CORE_NODES_MAX; i++)
 		if (has_told(i, now_us) && told_of(i)->beat_us > since_us && has_told_all(i))
-			those |= CORE_BIT(i);
-	return core_has_quorum(left, those);
+			answered |= CORE_BIT(i);
+	return core_has_quorum(left, answered);
 }
 
 /* Has a majority of each list answered a question of since_us or later? */
 static bool
 have_answered(core_lists lists, int64 since_us)
 {
-	core_mask those = 0;
+	core_mask answered = 0;
 
 	for (int i = 0; i < CORE_NODES_MAX; i++)
 		if ((members() & CORE_BIT(i)) && told_of(i)->at_us != 0 &&
 			told_of(i)->beat_us >= since_us &&
 			strcmp(told_of(i)->address, node_at(i)->url.address) == 0)
-			those |= CORE_BIT(i);
-	return core_has_quorum(lists, those);
+			answered |= CORE_BIT(i);
+	return core_has_quorum(lists, answered);
 }
 
 void
@@ -202,15 +202,16 @@ leases_outlive_us(void)
 static void
 complain_apart(int64 since_us, int64 now_us)
 {
-	static int64 told_for_us = 0; /* since_us of the step that the log has */
-	static uint64 told_of;
-	static int64 told_us;
+	static int64 logged_since_us = 0; /* since_us of the step that the log has */
+	static uint64 logged_id;
+	static int64 logged_us;
 
-	if (told_for_us == since_us && (apart_id == told_of || now_us - told_us < NAME_APART_US))
+	if (logged_since_us == since_us &&
+		(apart_id == logged_id || now_us - logged_us < NAME_APART_US))
 		return;
-	told_for_us = since_us;
-	told_of = apart_id;
-	told_us = now_us;
+	logged_since_us = since_us;
+	logged_id = apart_id;
+	logged_us = now_us;
 	ereport(
 		LOG,
 		(errmsg("redlock.nodes is not yet in force"),
@@ -235,11 +236,11 @@ complain_apart(int64 since_us, int64 now_us)
 static void
 complain_untold(int64 since_us, int64 now_us)
 {
-	static int64 told_of = 0;
+	static int64 logged_since_us = 0;
 
-	if (told_of == since_us || now_us - since_us <= BEAT_US + ALL_TELL_US)
+	if (logged_since_us == since_us || now_us - since_us <= BEAT_US + ALL_TELL_US)
 		return;
-	told_of = since_us;
+	logged_since_us = since_us;
 	ereport(LOG, (errmsg("redlock.nodes is not yet in force"),
 				  errdetail("Another host may still use only the list of nodes that this host is "
 							"about to leave. Too few nodes have answered with all hosts that they "
@@ -252,11 +253,11 @@ complain_untold(int64 since_us, int64 now_us)
 static void
 complain_forgotten(int64 since_us)
 {
-	static int64 told_for_us = 0;
+	static int64 logged_since_us = 0;
 
-	if (told_for_us == since_us)
+	if (logged_since_us == since_us)
 		return;
-	told_for_us = since_us;
+	logged_since_us = since_us;
 	ereport(LOG,
 			(errmsg("redlock.nodes is not yet in force"),
 			 errdetail("The nodes forget a host that hangs or is cut off after %d seconds, but "

@@ -141,15 +141,15 @@ is_marked(core_lists to, core_lists asked)
 {
 	const StepMark *latest = steps_latest(known_marks());
 	StepMark mark;
-	core_mask those = 0;
+	core_mask marked = 0;
 
 	describe_mark(&mark, to.now);
 	if (latest == NULL || latest->list != mark.list)
 		return false;
 	for (int i = 0; i < CORE_NODES_MAX; i++)
 		if ((members() & CORE_BIT(i)) && told_of(i)->marked == latest->version)
-			those |= CORE_BIT(i);
-	return core_has_quorum(asked, those) && core_has_quorum(to, those);
+			marked |= CORE_BIT(i);
+	return core_has_quorum(asked, marked) && core_has_quorum(to, marked);
 }
 
 void

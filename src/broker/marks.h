@@ -18,7 +18,10 @@
 extern void read_mark(int index, const char *text, size_t len);
 extern void forget_mark(int index);
 
-/* Returns the marks of all nodes that have answered. */
+/*
+ * Returns the marks of all nodes that have answered, and remembers the latest mark of this host's
+ * own list (LeaseTable.own_mark).  The next call overwrites the result.
+ */
 extern const StepMarks *known_marks(void);
 
 extern uint64 hash_of_list(core_mask nodes);

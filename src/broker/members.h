@@ -31,10 +31,10 @@ extern void members_adopt(int64 now_us);
 /*
  * Puts both lists into force.  The caller then moves the leases, and calls members_close_left.
  *
- * Returns false, and keeps the former lists, in four cases.  The lists name too many nodes
- * together. Too many removed nodes still serve leases (tried again at members_due_us).  may_leave
- * forbids to leave one of two lists (tried again).  Two lists are in force, and the new lists are
- * neither the same two nor one of the two.
+ * Returns false, and keeps the former lists, in five cases.  The lists name too many nodes
+ * together.  The lists name the local node and another node.  Too many removed nodes still serve
+ * leases (tried again at members_due_us).  may_leave forbids to leave one of two lists (tried
+ * again).  Two lists are in force, and the new lists are neither the same two nor one of the two.
  *
  * `stay` is called when the requested step changes.
  */

@@ -40,7 +40,7 @@ extern void registry_changed(bool tell);
 /* Returns the nodes that have told of other hosts lately.  No other node may vote. */
 extern core_mask registry_told(void);
 
-/* Sends the beats and pages that are due.  Returns when to call it again. */
+/* Sends due beats and pages.  Returns the time of the next call. */
 extern int64 registry_on_time(int64 now_us);
 
 /* NodeHandler.called */

@@ -14,7 +14,7 @@
 #include "shared/text.h"
 
 static Told *told;           /* of each node */
-static core_mask those_told; /* nodes that may vote */
+static core_mask may_vote;   /* nodes that may vote */
 static int64 beat_at_us = 0; /* the next beat is due then */
 static bool changed = false; /* the next beat is due soon */
 
@@ -129,16 +129,16 @@ void
 set_told(int index, NodeList list)
 {
 	if (list == NODE_LIST_TOLD)
-		those_told |= CORE_BIT(index);
+		may_vote |= CORE_BIT(index);
 	else
-		those_told &= ~CORE_BIT(index);
+		may_vote &= ~CORE_BIT(index);
 	pg_atomic_write_u32(&node_status[index].list_of_hosts, list);
 }
 
 core_mask
 nodes_told(void)
 {
-	return those_told;
+	return may_vote;
 }
 
 bool

@@ -74,7 +74,7 @@ extern void told_init(void);
 /* The answer of the node with this index. */
 extern Told *told_of(int index);
 
-/* Calls hosts.lua at a node.  what: one of the values above. */
+/* Calls hosts.lua at a node.  what: CALL_BEAT, CALL_LEAVE, CALL_LIST or CALL_MARK. */
 extern void list_call(RedisNode *node, int what, int argc, const char **argv, const size_t *argvlen,
 					  int64 now_us);
 
@@ -84,7 +84,10 @@ extern bool list_is_answer(const redisReply *reply, size_t elements);
 /* Logs once that the node does not keep the list. */
 extern void list_complain(RedisNode *node, const redisReply *reply);
 
-/* The nodes that may vote: nodes that have told of other hosts, or that keep no list. */
+/*
+ * set_told records whether a node may vote.  nodes_told returns the nodes that may vote: each has
+ * answered with the other hosts, or keeps no list.
+ */
 extern void set_told(int index, NodeList list);
 extern core_mask nodes_told(void);
 

@@ -18,7 +18,7 @@ typedef enum TroubleKind
 /* Logs a lease with each node's vote of the last round; or counts it for the next summary. */
 extern void trouble_log(Lease *lease, TroubleKind kind, int64 now_us);
 
-/* Logs the summaries that are due.  Returns when to call it again. */
+/* Logs due summaries.  Returns the time of the next call. */
 extern int64 trouble_sum_up(int64 now_us);
 
 /* Logs all summaries, as the broker ends. */

@@ -422,9 +422,9 @@ release_idle(Driver *of, int entry)
 }
 
 static bool
-give_up_detached(Driver *of, int entry)
+end_detached(Driver *of, int entry)
 {
-	return lease_give_up_detached(lease_at(entry));
+	return lease_end_detached(lease_at(entry));
 }
 
 static bool
@@ -492,7 +492,7 @@ static const DriverWorld world = {
 	.end_idle = end_idle,
 	.end_hold = end_hold,
 	.release_idle = release_idle,
-	.give_up_detached = give_up_detached,
+	.end_detached = end_detached,
 	.release_orphan = release_orphan,
 	.note_waiting_host = note_waiting_host,
 	.tell_permit = tell_permit,

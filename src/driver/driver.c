@@ -410,9 +410,9 @@ on_expiry(Driver *driver, int entry, int64_t now_us)
 		return; /* the end was due: no loss */
 	world->tell(driver, entry, DRIVER_LOST, now_us);
 	if (driver->entry[entry].terms.is_queue)
-		return;                                    /* the owner queues again */
-	(void) world->give_up_detached(driver, entry); /* no other process would end it */
-	(void) world->release_idle(driver, entry);     /* the owner may have released it just now */
+		return;                                /* the owner queues again */
+	(void) world->end_detached(driver, entry); /* no other process would end it */
+	(void) world->release_idle(driver, entry); /* the owner may have released it just now */
 }
 
 /*

@@ -154,7 +154,7 @@ typedef struct DriverWorld
 	bool (*end_hold)(Driver *driver, int entry,
 					 int64_t now_us);                /* if a detached lease has reached its end */
 	bool (*release_idle)(Driver *driver, int entry); /* if the lease is idle */
-	bool (*give_up_detached)(Driver *driver, int entry);
+	bool (*end_detached)(Driver *driver, int entry);
 	bool (*release_orphan)(Driver *driver, int entry, int64_t now_us); /* if the owner has gone */
 	void (*note_waiting_host)(Driver *driver, int entry);              /* another host waits */
 	void (*tell_permit)(Driver *driver, int entry, int permit); /* queue: the permit may be free */

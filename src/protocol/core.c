@@ -55,7 +55,7 @@ static void on_node_lost(core_lease *lease, const core_event *event, core_out *o
 static void on_node_ready(core_lease *lease, const core_event *event, core_out *out);
 static void adopt(core_lease *lease, const core_event *event, core_out *out);
 static void on_tick(core_lease *lease, const core_event *event, core_out *out);
-static void give_up_pending(core_lease *lease);
+static void drop_pending(core_lease *lease);
 static void set_wake_at(core_lease *lease);
 static int bit_count(core_mask mask);
 
@@ -475,7 +475,7 @@ static void
 adopt(core_lease *lease, const core_event *event, core_out *out)
 {
 	lease->releasing = 0;
-	give_up_pending(lease);
+	drop_pending(lease);
 	if (lease->state == CORE_ASKING || lease->state == CORE_BUSY)
 	{
 		lease->state = CORE_BUSY;
@@ -500,7 +500,7 @@ on_tick(core_lease *lease, const core_event *event, core_out *out)
 		case CORE_ASKING:
 			if (round_over)
 			{
-				give_up_pending(lease);
+				drop_pending(lease);
 				core_decide_acquire(lease, event, out);
 			}
 			break;
@@ -514,7 +514,7 @@ on_tick(core_lease *lease, const core_event *event, core_out *out)
 			core_relist(lease, event, out);
 			if (lease->renewing && round_over)
 			{
-				give_up_pending(lease);
+				drop_pending(lease);
 				core_decide_renew(lease, event, out);
 			}
 			else if (!lease->renewing && event->now_us >= lease->next_at_us)
@@ -534,7 +534,7 @@ on_tick(core_lease *lease, const core_event *event, core_out *out)
 
 /* The round's time is over: a node without an answer has not voted. */
 static void
-give_up_pending(core_lease *lease)
+drop_pending(core_lease *lease)
 {
 	for (int i = 0; i < CORE_NODES_MAX; i++)
 		if (lease->node[i].vote == CORE_VOTE_PENDING || (lease->confirming & CORE_BIT(i)))

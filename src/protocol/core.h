@@ -64,7 +64,8 @@ typedef enum core_state
 {
 	CORE_FREE = 0, /* no request, and no debt.  Left by ACQUIRE. */
 	CORE_ASKING,   /* a round of acquires is out, or the token is being written.  Left by the
-					* decision of the round: to HELD, BUSY or RELEASING. */
+					* decision of the round, to HELD, BUSY, RELEASING or FREE; by RELEASE; by ADOPT,
+					* to   BUSY. */
 	CORE_BUSY,     /* pause before the next round: the last round failed (refused, or no quorum)
 					* or was decided too late, and was undone, another host has its turn, or the request
 					* was adopted.  Left by TICK, WAKE, RELEASE. */
@@ -73,9 +74,9 @@ typedef enum core_state
 	CORE_LOST,     /* the validity ended before a renewal, or refusals left no majority.  Left by
 					* RELEASE only. */
 	CORE_RELEASING /* keys are being deleted; keys at unreachable nodes are debts.  Left to FREE
-					* when no debt is left or all keys have expired.  BUSY also enters this state
-					* without an outcome, when the request has used up its attempts: the shell
-					* then asks again with another value. */
+					* when no debt is left, when all keys have expired, or by FORGET.  BUSY also
+					* enters this state without an outcome, when the request has used up its
+					* attempts: the shell then asks again with another value. */
 } core_state;
 
 /* what this lease knows of its own key at one node */

@@ -176,7 +176,7 @@ entry_ends(const Entry *entry, WishOwner owner, EntryEnd why, int64_t now_us)
 		case ENTRY_HOLD_IS_OVER:
 			return entry->wish == WISH_DETACHED &&
 				   wish_hold_is_over(owner, entry->hold_until_us, now_us);
-		case ENTRY_GIVEN_BACK:
+		case ENTRY_RELEASED:
 			return entry->wish == WISH_DETACHED;
 		case ENTRY_ORPHANED:
 			return wish_is_orphaned(entry->wish, owner);

@@ -8,19 +8,21 @@
  * wake-ups are the caller's.
  *
  *	 WISH_NONE      lease_ask, without lock -> WISH_HOLD
+ *	                a release before lease_ask -> WISH_NOTHING
  *	 WISH_HOLD      entry_keep_idle         -> WISH_IDLE
  *	                entry_hand_over         -> WISH_HAND_OVER; WISH_IDLE, a permit that is passed;
  *	                                           WISH_NOTHING
  *	                entry_detach            -> WISH_DETACHED, or WISH_NOTHING
- *	                entry_join, entry_leave -> WISH_HOLD, with one reader more, or less
+ *	                entry_join, entry_leave -> WISH_HOLD, with one reader more, or less; the last
+ *	                                           reader: WISH_IDLE or WISH_NOTHING
  *	                entry_prolong           -> WISH_HOLD, of a permit's queue
  *	                ENTRY_ORPHANED          -> WISH_NOTHING
  *	 WISH_IDLE      entry_take_over         -> WISH_HOLD
- *	                ENTRY_IDLE_IS_OVER, ENTRY_RECALLED, another lock is opened -> WISH_NOTHING
+ *	                ENTRY_IDLE_IS_OVER, ENTRY_RECALLED, opened with other terms -> WISH_NOTHING
  *	 WISH_HAND_OVER entry_take_over         -> WISH_HOLD
- *	                ENTRY_NOBODY_CAME, ENTRY_ORPHANED, another lock is opened -> WISH_NOTHING
+ *	                ENTRY_NOBODY_CAME, ENTRY_ORPHANED, opened with other terms -> WISH_NOTHING
  *	 WISH_DETACHED  entry_prolong           -> WISH_DETACHED
- *	                ENTRY_HOLD_IS_OVER, ENTRY_GIVEN_BACK -> WISH_NOTHING
+ *	                ENTRY_HOLD_IS_OVER, ENTRY_RELEASED -> WISH_NOTHING
  *	 WISH_NOTHING   the broker frees the entry -> WISH_NONE
  *
  * Pure, like the core.  Times are microseconds.
@@ -129,7 +131,7 @@ typedef enum EntryEnd
 	ENTRY_RECALLED,     /* another host recalls the lease, or the table needs room */
 	ENTRY_NOBODY_CAME,  /* the waiter for which the lease was kept has gone */
 	ENTRY_HOLD_IS_OVER, /* a detached lease has reached the end of its time */
-	ENTRY_GIVEN_BACK,   /* a detached lease was released by its token, was lost, or the server
+	ENTRY_RELEASED,     /* a detached lease was released by its token, was lost, or the server
 						 * stops */
 	ENTRY_ORPHANED,     /* a renewal is due for a lease without a holder */
 	ENTRY_ENDS          /* number of reasons */

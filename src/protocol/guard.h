@@ -34,9 +34,8 @@
  *
  * The marker is random, and each acquire brings it, for a reason.  The simulator found two
  * holders with cheaper markers: a constant marker, and a marker that is checked only where the
- * counter is new.  A late release creates a counter, so a lost counter
- * would seem to be there.  And a host that ends its quarantine would wipe out a later loss
- * that another host has noticed.
+ * counter is new.  A late release creates a counter, so a lost counter would seem to be there.
+ * And a host that ends its quarantine would wipe out a later loss that another host has noticed.
  *
  * A server that is configured by two names must vote once.  Nodes with the same run_id are
  * twins; the node that was met last is refused.  After a restart of the server, its second name

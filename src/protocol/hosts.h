@@ -116,8 +116,8 @@ extern bool hosts_take(const char **at, const char *end, HostRecord *record);
 /* differences because of which two hosts with the same prefix must not share locks */
 #define HOSTS_MAX_TTL 1
 #define HOSTS_DATABASES 2
-#define HOSTS_NODES 4 /* a quorum of one host may miss a quorum of the other host */
-#define HOSTS_HELD 8  /* our quorum may miss a quorum by which the other host holds leases */
+#define HOSTS_NODES 4 /* the lists in force may have quorums without a common node */
+#define HOSTS_HELD 8  /* the same of our lists in force and a list of the other host's leases */
 
 typedef struct HostsDifference
 {

@@ -252,8 +252,8 @@ release_queue_hurry(ReleaseQueue *queue, int entry, ReleaseStep *step)
 }
 
 /*
- * A release that can't be sent now is dropped, and its keys expire.  The owner does not wait for
- * it.
+ * Drops a release that can't be sent now: its keys expire.  The owner does not wait for this
+ * release.
  */
 bool
 release_queue_move(ReleaseQueue *queue, int entry, const core_lease *lease, core_lists lists,

@@ -38,7 +38,7 @@ several_next(const several_state *state, int asked, int count, int *from)
 		if (state[i] == SEVERAL_REFUSED)
 		{
 			*from = i + 1;
-			return is_answered(state, i + 1, asked) ? SEVERAL_GIVE_BACK : SEVERAL_WAIT;
+			return is_answered(state, i + 1, asked) ? SEVERAL_RELEASE : SEVERAL_WAIT;
 		}
 	return first == asked - 1 ? SEVERAL_WAIT_FOR_LAST : SEVERAL_WAIT;
 }

@@ -37,7 +37,7 @@ typedef enum several_step
 	SEVERAL_WAIT,          /* wait for answers */
 	SEVERAL_WAIT_FOR_LAST, /* wait until the last requested lock is granted: all others are
 							* granted */
-	SEVERAL_GIVE_BACK,     /* release the requested locks from *from on; all are answered */
+	SEVERAL_RELEASE,       /* release the requested locks from *from on; all are answered */
 	SEVERAL_ASK,           /* ask for the locks from *from on */
 	SEVERAL_DONE           /* all locks are granted */
 } several_step;

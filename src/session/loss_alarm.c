@@ -81,7 +81,10 @@ set_alarm(void)
 		alarm_at(ALARM_LOSS, first_us);
 }
 
-/* The broker wakes the owner of a lost lease.  A detached lease has no owner. */
+/*
+ * Returns when to look at this lease next: when its validity ends.  The broker wakes no session for
+ * a detached lease, so an attached transaction looks more often.
+ */
 static int64
 looks_at_us(const Holding *holding)
 {

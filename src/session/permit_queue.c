@@ -65,7 +65,7 @@ permit_queue_acquire(const LockRequest *request)
 }
 
 void
-permit_queue_give_up(void)
+permit_queue_cancel(void)
 {
 	if (queue != NULL)
 		lease_release(queue, NULL);

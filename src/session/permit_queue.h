@@ -11,6 +11,6 @@
 extern bool permit_queue_acquire(const LockRequest *request);
 
 /* Called at the end of the session.  Never fails. */
-extern void permit_queue_give_up(void);
+extern void permit_queue_cancel(void);
 
 #endif /* REDLOCK_PERMIT_QUEUE_H */

@@ -52,11 +52,10 @@ static int free_permit;            /* see request_free_permit */
 static bool watching = false;      /* the client is being watched */
 
 static bool acquire_all(const LockRequest *request, int64 deadline_us);
-static void let_others_give_back(const LockRequest *request, int from, int times,
-								 int64 deadline_us);
+static void let_others_release(const LockRequest *request, int from, int times, int64 deadline_us);
 static several_state look_at(const LockRequest *request, int index);
 static bool ask(const LockRequest *request, int from, int64 deadline_us);
-static bool gives_back_nothing(const LockRequest *request);
+static bool releases_nothing(const LockRequest *request);
 static bool may_wait_for_reader(const LockRequest *request, int index, int64 deadline_us);
 static bool may_wait_for_broker(const LockRequest *request, int index, int64 now_us,
 								int64 deadline_us);
@@ -69,7 +68,7 @@ static void end_wait_at_gate(void);
 static void give_up_on(const LockRequest *request, int index);
 static void take_hand_overs(const LockRequest *request);
 static void release_hand_overs(void);
-static void give_back(int from);
+static void release_from(int from);
 static void leave_gate(const Asked *at);
 static bool enter_gate(const LockRequest *request, int index, int64 until_us);
 static int64 at_gate_until_us(const LockRequest *request, int index, int64 deadline_us);
@@ -104,7 +103,7 @@ void
 request_end(void)
 {
 	end_wait_at_gate();
-	give_back(0);
+	release_from(0);
 	return_gates();
 	lease_park(0, false);
 	unwatch_client();
@@ -123,7 +122,7 @@ request_take(uint64 *gate)
 }
 
 void
-request_give_up(void)
+request_cancel(void)
 {
 	for (int i = 0; i < request_now.asked_count; i++)
 		if (request_now.asked[i].lease != NULL)
@@ -198,7 +197,7 @@ acquire_all(const LockRequest *request, int64 deadline_us)
 				request_fail_held_at(request, first);
 				return false;
 			}
-			let_others_give_back(request, first, again, deadline_us);
+			let_others_release(request, first, again, deadline_us);
 			continue;
 		}
 		next = several_next(state, request_now.asked_count, request->count, &from);
@@ -213,8 +212,8 @@ acquire_all(const LockRequest *request, int64 deadline_us)
 				if (request->count == 1 && request_now.asked_count == 1 && !asks_nodes)
 					return true; /* a valid hand-over, and no wait since */
 				break;
-			case SEVERAL_GIVE_BACK:
-				give_back(from);
+			case SEVERAL_RELEASE:
+				release_from(from);
 				break;
 			case SEVERAL_WAIT_FOR_LAST:
 			case SEVERAL_WAIT:
@@ -233,12 +232,12 @@ acquire_all(const LockRequest *request, int64 deadline_us)
  * refused.
  */
 static void
-let_others_give_back(const LockRequest *request, int from, int times, int64 deadline_us)
+let_others_release(const LockRequest *request, int from, int times, int64 deadline_us)
 {
 	int64 now_us = redlock_clock_us();
 	int64 until_us = Min(now_us + times * (now_us - request_now.asked_us), deadline_us);
 
-	give_back(from);
+	release_from(from);
 	while (redlock_clock_us() < until_us)
 		request_wait_at_most(request, from, until_us, BROKER_CHECK_MS, WAITS_FOR_OTHER_HOST);
 }
@@ -295,7 +294,7 @@ ask(const LockRequest *request, int from, int64 deadline_us)
 	bool any_opened = false;
 
 	if (parked && lease_gate_changed(request_now.asked[request_now.asked_count].hash))
-		give_back(request_now.asked_count);
+		release_from(request_now.asked_count);
 	if (parked)
 		request_now.asked_count++; /* the session is in the gate already */
 	parked = false;
@@ -323,16 +322,16 @@ ask(const LockRequest *request, int from, int64 deadline_us)
 		}
 		request_now.asked[i].waited_for_grant = how == LEASE_READER_ASKS;
 		was_taken = was_taken || how == LEASE_TAKEN;
-		give_back(how == LEASE_TAKEN ? i : i + 1);
+		release_from(how == LEASE_TAKEN ? i : i + 1);
 		parked = how != LEASE_TAKEN;
 		request_now.asked_count = i;
 		break;
 	}
 	if (any_opened)
 		ask_nodes(request, from, opened, company);
-	lease_park(
-		parked && gives_back_nothing(request) ? request_now.asked[request_now.asked_count].hash : 0,
-		request->terms.shared);
+	lease_park(parked && releases_nothing(request) ? request_now.asked[request_now.asked_count].hash
+												   : 0,
+			   request->terms.shared);
 	if (request_now.asked_count == request->count)
 		return true;
 	if (!request->terms.once)
@@ -350,7 +349,7 @@ ask(const LockRequest *request, int from, int64 deadline_us)
  * not a try.
  */
 static bool
-gives_back_nothing(const LockRequest *request)
+releases_nothing(const LockRequest *request)
 {
 	for (int i = 0; i < request_now.asked_count; i++)
 		if (lease_state(request_now.asked[i].lease) != LEASE_HELD)
@@ -477,7 +476,8 @@ take_hand_overs(const LockRequest *request)
 }
 
 /*
- * A lease in hand-over must not wait at a gate of this session if the session does not ask for it.
+ * Releases leases in hand-over at gates of this session that the session does not take over: each
+ * would wait in vain.
  */
 static void
 release_hand_overs(void)
@@ -489,7 +489,7 @@ release_hand_overs(void)
 
 /* Releases the leases, and leaves the gates, from this name on. */
 static void
-give_back(int from)
+release_from(int from)
 {
 	release_hand_overs();
 	if (parked && request_now.asked_count >= from)
@@ -561,8 +561,8 @@ at_gate_until_us(const LockRequest *request, int index, int64 deadline_us)
 
 /*
  * Called before a wait.  Drops the catalog snapshot, and watches the client: a waiter whose client
- * has gone must not go on, and then hold the lock in vain.  PostgreSQL's timer for
- * this check is off by default: it is on during the wait.
+ * has gone must not go on, and then hold the lock in vain.  PostgreSQL's timer for this check is
+ * off by default: it is on during the wait.
  */
 static void
 prepare_to_wait(void)

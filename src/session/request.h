@@ -91,7 +91,7 @@ extern void request_fail_held(const LockRequest *request);
 extern void request_time_out(const LockRequest *request);
 
 /* Cancels the request under way, at the end of the session.  Never fails. */
-extern void request_give_up(void);
+extern void request_cancel(void);
 
 /*
  * Enclose the waits of a call, for log_lock_waits: the log has a line for a wait of

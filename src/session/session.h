@@ -25,8 +25,10 @@ extern void session_check_ready(void);
 /*
  * Acquires all the locks.  Returns false if `once` and another session holds a lock.  Errors: 55P03
  * waited in vain, 08006 no quorum, 40001 a lease that this session held was lost, 53400 the lease
- * table is full, 55000 not set up, 55006 this session is attached to a lock, or holds a lock that
- * the request wants detached.
+ * table is full, or too many locks of this session or of this role; 55000 not set up, call scope
+ * outside of CALL and DO, or other terms than those of the held lock; 55006 this session is
+ * attached to a lock, or holds a lock that the request wants detached.  Also the errors of
+ * request_acquire.
  */
 extern bool session_acquire(const LockRequest *request);
 
@@ -39,7 +41,8 @@ extern void session_fence(uint64 hash, const char *name, const char *schema);
 
 /*
  * Enclose a run of redlock_run: the run relies on a lock that it has acquired at call scope.
- * session_end_run never fails.
+ * The session must hold the lock at both calls: the functions do not check.  session_end_run never
+ * fails.
  */
 extern void session_begin_run(uint64 hash, const char *name);
 extern void session_end_run(uint64 hash, const char *name);

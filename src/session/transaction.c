@@ -251,7 +251,10 @@ begin_commits(void)
 	}
 }
 
-/* Called before an effect at once, for which the guard at the commit would be too late. */
+/*
+ * Called before a statement with an immediate effect: the guard at the commit would come too late.
+ * Raises 40001 if a lease of this session is lost.
+ */
 static void
 refuse_lost(void)
 {
@@ -432,8 +435,8 @@ keep_subxact(SubTransactionId subid, SubTransactionId parent)
 static void
 release_at_exit(int code, Datum arg)
 {
-	permit_queue_give_up();
-	request_give_up();
+	permit_queue_cancel();
+	request_cancel();
 	lease_leave_gates();
 	run_report_end_session();
 	holdings_end_all();

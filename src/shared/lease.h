@@ -52,8 +52,9 @@
  * manager.  No lock is held across a wait.
  *
  * Each decision below is a transition of protocol/entry.h.  The caller takes the table lock, copies
- * the values (lease_entry), decides, stores the changed values, and releases the table lock.  Two
- * functions take no lock: lease_ask, and lease_needs_tokens, whose answer is a hint.
+ * the values (lease_entry), decides, stores the changed values, and releases the table lock.  Three
+ * functions take no lock: lease_ask; lease_needs_tokens, whose answer is a hint; and
+ * lease_note_waiting_host of a shared lease, whose writer_until_us only the broker writes.
  *
  * Hand-over: a session releases a valid lease while another session of this server waits at the
  * gate.  The releasing session may keep the lease at the nodes for the waiter: it writes
@@ -471,7 +472,7 @@ extern int64 lease_release_all_idle(void);
  * other lease ends, if idle: harmless.
  */
 extern bool lease_release_idle(Lease *lease);
-extern Lease *lease_find(uint64 hash);    /* the named lease, even if lost; or NULL */
+extern Lease *lease_find(uint64 hash);    /* the lease in the index, even if lost; or NULL */
 extern Lease *lease_at_gate(uint64 gate); /* a lease that is held or asked for; or NULL */
 extern LeaseState lease_state(Lease *lease);
 extern int64 lease_validity_us(Lease *lease);    /* 0 unless held and valid */
@@ -567,7 +568,7 @@ extern bool lease_end_idle(Lease *lease, int64 now_us);        /* idle for long 
 extern bool lease_end_hold(Lease *lease, int64 now_us);        /* lease_hold_is_over */
 extern bool lease_hold_is_over(Lease *lease, int64 now_us);    /* detached for long enough */
 extern int64 lease_hold_until_us(Lease *lease, int64 now_us);  /* 0: no limit */
-extern bool lease_give_up_detached(Lease *lease);              /* ends a detached lease */
+extern bool lease_end_detached(Lease *lease);                  /* ends a detached lease */
 extern void lease_end_unowned(void);                           /* at a stop: idle, detached */
 extern void lease_note_waiting_host(Lease *lease);             /* also recalls the lease */
 extern void lease_recall(Lease *lease);                        /* another host waits, or tried */
@@ -576,15 +577,19 @@ extern bool lease_needs_tokens(Lease *lease, int64 now_us);    /* few tokens are
 extern void lease_expect_tokens(Lease *lease, int64 until_us); /* 0: no more tokens come */
 extern int64 lease_look_at_us(Lease *lease, int64 wake_at_us); /* next look at a held lease */
 extern void lease_free(Lease *lease);
-extern void lease_set_state(Lease *lease, LeaseState state); /* wakes the owner */
+
+/* Also wakes the owner, or the readers.  The caller has no table lock: a loss takes the lock. */
+extern void lease_set_state(Lease *lease, LeaseState state);
+
 extern bool lease_owner_lives(const Lease *lease);
 
-/* Is this process a reader of the lease? */
+/* Is the process with this number a reader of the lease? */
 extern bool lease_has_reader(const Lease *lease, int procno);
 
 /*
  * Announces that this session waits in the gate of this name, to share the lock or for the end of a
- * detached lease, and releases nothing during the wait.  0: the session does not wait so.
+ * detached lease, and releases nothing during the wait.  hash 0: ends the
+ * announcement.
  */
 extern void lease_park(uint64 hash, bool shared);
 

@@ -1,7 +1,8 @@
 /*
  * lease_broker.c
- *		Between the sessions and the broker: the work queue, the broker's latch, and the
- *		outcome, which the broker writes for the owner of a lease.
+ *		Between the sessions and the broker: the work queue, the broker's latch, the
+ *		outcome, which the broker writes for the owner of a lease, and when the broker looks at
+ *		a held lease.
  */
 #include "postgres.h"
 
@@ -10,6 +11,7 @@
 
 #include "protocol/rules.h"
 #include "shared/alarm.h"
+#include "shared/clock.h"
 #include "shared/compat.h"
 #include "shared/lease.h"
 #include "shared/lease_internal.h"
@@ -151,10 +153,9 @@ lease_set_state(Lease *lease, LeaseState state)
 }
 
 /*
- * Rings the alarm of the owner, or of each reader, who may be busy and would otherwise learn of the
- * loss only when the validity was to end.  A process stays alive under the table lock, since it
- * releases its leases under that lock before it ends.  Sessions that wait at the gate see that the
- * gate has changed.
+ * Rings the alarm of the owner, or of each reader: a busy session would otherwise notice the loss
+ * only at the end of the validity.  Under the table lock no such process can end, because a process
+ * releases its leases under this lock first.  Sessions at the gate see that the gate has changed.
  */
 static void
 tell_loss(Lease *lease)
@@ -243,4 +244,42 @@ lease_cycle_text(Lease *lease)
 		if (lease_table->cycle_entry[i] == lease_index(lease))
 			return lease_table->cycle[i];
 	return "";
+}
+
+/*
+ * Returns when the broker looks next at a held lease, and publishes that time in `looks_at_us`.  A
+ * session changes the lease first, and then compares `looks_at_us`.  So the broker first says that
+ * sessions must wake the broker, then reads the lease, then writes the time.
+ */
+int64
+lease_look_at_us(Lease *lease, int64 wake_at_us)
+{
+	int64 at_us;
+
+	pg_atomic_write_u64(&lease->looks_at_us, PG_INT64_MAX);
+	pg_memory_barrier();
+	at_us = wish_look_at_us(pg_atomic_read_u32(&lease->wish), wake_at_us,
+							(int64) pg_atomic_read_u64(&lease->idle_until_us),
+							lease->keep_idle_ms * INT64CONST(1000),
+							(int64) pg_atomic_read_u64(&lease->hold_until_us), redlock_clock_us());
+	pg_atomic_write_u64(&lease->looks_at_us, at_us);
+	return at_us;
+}
+
+/*
+ * Returns the limit of the present holder.  If the limit is over, reads the limit again under the
+ * table lock.  A session that gets this lock later reads a later clock, so the session neither
+ * hands the lease over nor prolongs the lease.
+ */
+int64
+lease_hold_until_us(Lease *lease, int64 now_us)
+{
+	int64 until_us = (int64) pg_atomic_read_u64(&lease->hold_until_us);
+
+	if (until_us == 0 || now_us < until_us)
+		return until_us;
+	LWLockAcquire(lease_lock_of(lease->hash), LW_SHARED);
+	until_us = (int64) pg_atomic_read_u64(&lease->hold_until_us);
+	LWLockRelease(lease_lock_of(lease->hash));
+	return until_us;
 }

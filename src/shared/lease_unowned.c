@@ -15,7 +15,7 @@
 
 static bool end(Lease *lease, EntryEnd why, int64 now_us);
 static bool is_same(const DetachedLease *detached);
-static void end_detached(Lease *lease);
+static void free_detached(Lease *lease);
 
 /*
  * Ends the lease if this reason holds; returns whether the lease ended.  Any process may call: the
@@ -79,7 +79,7 @@ lease_end_unowned(void)
 	}
 	(void) lease_release_all_idle();
 	for (int i = 0; i < lease_table->entries; i++)
-		(void) lease_give_up_detached(lease_at(i));
+		(void) lease_end_detached(lease_at(i));
 }
 
 /*
@@ -119,26 +119,6 @@ lease_note_ask(Lease *lease)
 {
 	pg_atomic_fetch_add_u32(&lease->asks, 1);
 	lease_recall(lease);
-}
-
-/*
- * Returns when the broker looks next at a held lease, and publishes that time in `looks_at_us`.  A
- * session changes the lease first, and then compares `looks_at_us`.  So the broker first says that
- * sessions must wake the broker, then reads the lease, then writes the time.
- */
-int64
-lease_look_at_us(Lease *lease, int64 wake_at_us)
-{
-	int64 at_us;
-
-	pg_atomic_write_u64(&lease->looks_at_us, PG_INT64_MAX);
-	pg_memory_barrier();
-	at_us = wish_look_at_us(pg_atomic_read_u32(&lease->wish), wake_at_us,
-							(int64) pg_atomic_read_u64(&lease->idle_until_us),
-							lease->keep_idle_ms * INT64CONST(1000),
-							(int64) pg_atomic_read_u64(&lease->hold_until_us), redlock_clock_us());
-	pg_atomic_write_u64(&lease->looks_at_us, at_us);
-	return at_us;
 }
 
 /*
@@ -198,11 +178,11 @@ lease_detach(Lease *lease, DetachedLease *detached)
 	lease->owner_pid = 0;
 	lease->commits = 0;
 	seqlock_end_write(&lease->version);
-	/* either lease_give_up_detached sees the detached lease, or we see the loss */
+	/* either lease_end_detached sees the detached lease, or we see the loss */
 	entry = lease_entry(lease);
 	wish = entry_detach(&entry, lease_table->stopping);
 	if (wish == WISH_NOTHING)
-		end_detached(lease);
+		free_detached(lease);
 	else
 		pg_atomic_write_u32(&lease->wish, wish);
 	LWLockRelease(lease_lock_of(lease->hash));
@@ -257,7 +237,7 @@ lease_release_detached(const DetachedLease *detached)
 	if (is_same(detached))
 		result = detached->lease->commits > 0 ? DETACHED_COMMITS : DETACHED_RELEASED;
 	if (result == DETACHED_RELEASED)
-		end_detached(detached->lease);
+		free_detached(detached->lease);
 	LWLockRelease(lease_lock_of(detached->hash));
 	if (result == DETACHED_RELEASED)
 		lease_push(detached->lease);
@@ -277,7 +257,7 @@ lease_begin_commit(const DetachedLease *detached)
 	return is;
 }
 
-/* While the server stops, lease_give_up_detached has left the lease to us. */
+/* While the server stops, lease_end_detached has left the lease to us. */
 void
 lease_end_commit(const DetachedLease *detached)
 {
@@ -290,7 +270,7 @@ lease_end_commit(const DetachedLease *detached)
 		ends = lease_table->stopping && detached->lease->commits == 0;
 	}
 	if (ends)
-		end_detached(detached->lease);
+		free_detached(detached->lease);
 	LWLockRelease(lease_lock_of(detached->hash));
 	if (ends)
 		lease_push(detached->lease);
@@ -323,7 +303,7 @@ lease_end_hold(Lease *lease, int64 now_us)
 	LWLockAcquire(lease_lock_of(lease->hash), LW_EXCLUSIVE);
 	over = lease_may_end(lease, ENTRY_HOLD_IS_OVER, now_us);
 	if (over)
-		end_detached(lease);
+		free_detached(lease);
 	LWLockRelease(lease_lock_of(lease->hash));
 	if (over)
 		lease_push(lease);
@@ -337,35 +317,17 @@ lease_hold_is_over(Lease *lease, int64 now_us)
 							 (int64) pg_atomic_read_u64(&lease->hold_until_us), now_us);
 }
 
-/*
- * Returns the limit of the present holder.  If the limit is over, reads the limit again under the
- * table lock.  A session that gets this lock later reads a later clock, so the session neither
- * hands the lease over nor prolongs the lease.
- */
-int64
-lease_hold_until_us(Lease *lease, int64 now_us)
-{
-	int64 until_us = (int64) pg_atomic_read_u64(&lease->hold_until_us);
-
-	if (until_us == 0 || now_us < until_us)
-		return until_us;
-	LWLockAcquire(lease_lock_of(lease->hash), LW_SHARED);
-	until_us = (int64) pg_atomic_read_u64(&lease->hold_until_us);
-	LWLockRelease(lease_lock_of(lease->hash));
-	return until_us;
-}
-
 bool
-lease_give_up_detached(Lease *lease)
+lease_end_detached(Lease *lease)
 {
 	uint64 hash = lease->hash; /* a free entry may get another one meanwhile */
 	bool is;
 
 	LWLockAcquire(lease_lock_of(hash), LW_EXCLUSIVE);
-	is = lease->hash == hash && lease_may_end(lease, ENTRY_GIVEN_BACK, 0) &&
+	is = lease->hash == hash && lease_may_end(lease, ENTRY_RELEASED, 0) &&
 		 !(lease_table->stopping && lease->commits > 0);
 	if (is)
-		end_detached(lease);
+		free_detached(lease);
 	LWLockRelease(lease_lock_of(hash));
 	if (is)
 		lease_push(lease);
@@ -384,7 +346,7 @@ is_same(const DetachedLease *detached)
  * Frees the name, and wakes the sessions in the gate.  The caller has the table lock, exclusively.
  */
 static void
-end_detached(Lease *lease)
+free_detached(Lease *lease)
 {
 	lease->returns = lease->waiters_in_gate;
 	lease_free_name(lease);

@@ -1062,7 +1062,7 @@ check_executed(int node, int s, const command *command, const store *store, cons
 			   "node %d drops the lock before the end of its reader, request %u", node + 1,
 			   node_number(after->reader[i].secret));
 	if (yes)
-		force_gives_back(s, command);
+		force_releases(s, command);
 	switch (command->op)
 	{
 		case CORE_OP_ACQUIRE:

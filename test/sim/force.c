@@ -518,7 +518,7 @@ force_took(uint32_t secret)
 }
 
 void
-force_gives_back(int server, const command *command)
+force_releases(int server, const command *command)
 {
 	if (requests[command->secret].kept == check_forgets(command->resource))
 		requests[command->secret].taken &= ~CORE_BIT(server);

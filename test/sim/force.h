@@ -30,7 +30,7 @@ extern void force_on_late(const event *event);
 extern bool force_took(uint32_t secret);
 
 /* A server has accepted a key of this request. */
-extern void force_gives_back(int server, const command *command);
+extern void force_releases(int server, const command *command);
 
 /* Checks of invariant 23: a server has renewed a key; a lease was granted. */
 extern void force_on_renewal(int server, const command *command);

@@ -426,9 +426,9 @@ release_idle(Driver *driver, int s)
 }
 
 static bool
-give_up_detached(Driver *driver, int s)
+end_detached(Driver *driver, int s)
 {
-	if (!end(driver->host, s, ENTRY_GIVEN_BACK, 0))
+	if (!end(driver->host, s, ENTRY_RELEASED, 0))
 		return false;
 	host_push(driver->host, s);
 	return true;
@@ -608,7 +608,7 @@ static const DriverWorld world_of_host = {
 	.end_idle = end_idle,
 	.end_hold = end_hold,
 	.release_idle = release_idle,
-	.give_up_detached = give_up_detached,
+	.end_detached = end_detached,
 	.release_orphan = release_orphan,
 	.note_waiting_host = note_waiting_host,
 	.tell_permit = tell_permit,

@@ -32,7 +32,7 @@ static int64_t moment_us(void);
 static void detach(int host, int entry, int64_t hold_us);
 static void end_holding(int host, int entry);
 static void store_idle(int host, int entry, const Entry *values);
-static void give_up(int host, int entry);
+static void cancel(int host, int entry);
 static void free_name(int host, int entry);
 static int64_t validity_us(int host, int entry);
 static void ask_for_tokens(int host, int entry);
@@ -406,7 +406,7 @@ session_on_read(const event *event)
 		return;
 	if (!entry->drive.granted)
 	{
-		give_up(h, s);
+		cancel(h, s);
 		return;
 	}
 	if (validity_us(h, s) == 0)
@@ -414,7 +414,7 @@ session_on_read(const event *event)
 		seen.too_late++;
 		tell("host %c: the session of request %u finds its lease lost", HOST_NAME(h),
 			 entry->secret);
-		give_up(h, s);
+		cancel(h, s);
 		return;
 	}
 	entry->joined = 1;
@@ -498,7 +498,7 @@ store_idle(int h, int s, const Entry *values)
  * by now.
  */
 static void
-give_up(int h, int s)
+cancel(int h, int s)
 {
 	entry *entry = entry_at(h, s);
 
@@ -698,7 +698,7 @@ session_on_cancel(const event *event)
 		return;
 	seen.fault[FAULT_CANCEL]++;
 	seen.cancelled += entry->drive.granted;
-	give_up(event->host, event->entry);
+	cancel(event->host, event->entry);
 }
 
 void
@@ -764,7 +764,7 @@ session_crash(int h)
 	else if (entry->owner == OWNER_HOLDS)
 		end_holding(h, s);
 	else
-		give_up(h, s);
+		cancel(h, s);
 }
 
 /* All sessions of the host release or cancel; idle leases end. */

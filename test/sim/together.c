@@ -375,7 +375,7 @@ go_on(int i)
 				if (!own->at_gate)
 					return;
 				break;
-			case SEVERAL_GIVE_BACK:
+			case SEVERAL_RELEASE:
 				seen.alone_gave += own->alone;
 				for (int k = from; k < own->asked; k++)
 					seen.unanswered += own->state[k] == SEVERAL_ASKED;

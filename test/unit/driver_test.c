@@ -270,7 +270,7 @@ world_release_idle(Driver *d, int entry)
 }
 
 static bool
-world_give_up_detached(Driver *d, int entry)
+world_end_detached(Driver *d, int entry)
 {
 	(void) d;
 	return ends(entry, owner[entry].wish == WISH_DETACHED);
@@ -335,7 +335,7 @@ static const DriverWorld world = {.lists = world_lists,
 								  .end_idle = world_end_idle,
 								  .end_hold = world_end_hold,
 								  .release_idle = world_release_idle,
-								  .give_up_detached = world_give_up_detached,
+								  .end_detached = world_end_detached,
 								  .release_orphan = world_release_orphan,
 								  .note_waiting_host = world_note_waiting_host,
 								  .tell_permit = world_tell_permit,

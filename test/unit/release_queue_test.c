@@ -189,7 +189,7 @@ hold_all(int entries)
 }
 
 static bool
-give_back(int entry)
+release_entry(int entry)
 {
 	if (!release_queue_begin(&queue, entry, &lease[entry], name[entry], can_send))
 		return false;
@@ -198,10 +198,10 @@ give_back(int entry)
 }
 
 static void
-give_back_all(int entries)
+release_entries(int entries)
 {
 	for (int s = 0; s < entries; s++)
-		give_back(s);
+		release_entry(s);
 }
 
 /* One pass of the shell. */
@@ -253,7 +253,7 @@ test_away(void)
 	begin();
 	hold_all(1);
 	lose(2);
-	give_back(0);
+	release_entry(0);
 	ok(is_sent_to(ALL & ~CORE_BIT(2), 0) && release_queue_is_idle(&queue, ALL),
 	   "nothing waits for room at a node that is away");
 	come_back(2);
@@ -267,9 +267,9 @@ test_lost_ones_wait(void)
 	hold_all(3);
 	now_us = lease[2].valid_until_us;
 	step(2, CORE_TICK, 0);
-	give_back(0);
-	give_back(1);
-	ok(lease[2].state == CORE_LOST && !give_back(2) && is_sent_to(0, 2),
+	release_entry(0);
+	release_entry(1);
+	ok(lease[2].state == CORE_LOST && !release_entry(2) && is_sent_to(0, 2),
 	   "the release of a lost lease waits as well");
 	answer_all();
 	pass();
@@ -312,9 +312,9 @@ test_waiting(void)
 {
 	begin();
 	hold_all(4);
-	ok(give_back(0) && give_back(1) && is_sent_to(ALL, 0) && is_sent_to(ALL, 1),
+	ok(release_entry(0) && release_entry(1) && is_sent_to(ALL, 0) && is_sent_to(ALL, 1),
 	   "releases go out while there is room");
-	ok(!give_back(2) && !give_back(3) && is_sent_to(0, 2) && lease[2].state == CORE_HELD,
+	ok(!release_entry(2) && !release_entry(3) && is_sent_to(0, 2) && lease[2].state == CORE_HELD,
 	   "the next ones wait");
 	ok(release_queue_waits(&queue, 2) && !release_queue_waits(&queue, 1), "and it is known which");
 	ok(lease[2].wake_at_us > 0 && release_queue_wake_at_us(&queue, 2, &lease[2]) == 0,
@@ -346,14 +346,14 @@ test_order(void)
 {
 	begin();
 	hold_all(5);
-	give_back(3);
-	give_back(1);
-	give_back(4);
-	give_back(0);
+	release_entry(3);
+	release_entry(1);
+	release_entry(4);
+	release_entry(0);
 	answer(0);
 	answer(1);
 	answer(2);
-	ok(!give_back(2), "who comes last waits after the others, though there is room");
+	ok(!release_entry(2), "who comes last waits after the others, though there is room");
 	pass();
 	ok(is_sent_to(ALL, 4) && is_sent_to(0, 0) && is_sent_to(0, 2), "the first goes first");
 	answer(0);
@@ -375,19 +375,19 @@ test_requests(void)
 	begin();
 	hold_all(4);
 	ask(5, 500);
-	give_back_all(4);
-	ok(give_back(5) && lease[5].state == CORE_RELEASING, "a request does not wait");
+	release_entries(4);
+	ok(release_entry(5) && lease[5].state == CORE_RELEASING, "a request does not wait");
 	begin();
 	hold_all(4);
-	give_back_all(2);
+	release_entries(2);
 	ask(5, 500);
 	for (int n = 0; n < NODES; n++)
 		while (out_count[n] > 0 && out[n][0].entry != 5)
 			take_out(n);
-	give_back_all(4);
+	release_entries(4);
 	answer_as(0, CORE_REPLY_YES);
 	answer_as(1, CORE_REPLY_NO);
-	give_back(2);
+	release_entry(2);
 	answer_as(2, CORE_REPLY_NO);
 	ok(lease[5].state == CORE_BUSY && count_out(0, 5, CORE_OP_RELEASE) == 1,
 	   "a round is undone where there is no room for releases");
@@ -421,13 +421,13 @@ test_slow_node(void)
 {
 	begin();
 	hold_all(6);
-	give_back(0);
-	give_back(1);
+	release_entry(0);
+	release_entry(1);
 	for (int s = 2; s < 6; s++)
 	{
 		answer(0);
 		answer(1);
-		give_back(s);
+		release_entry(s);
 		pass();
 		ok(is_sent_to(CORE_BIT(0) | CORE_BIT(1), s), "a node that hangs does not delay lease %d",
 		   s);
@@ -464,16 +464,16 @@ test_two_nodes_of_three(void)
 	begin();
 	lose(2);
 	hold_all(4);
-	give_back(0);
-	give_back(1);
+	release_entry(0);
+	release_entry(1);
 	answer(0);
 	answer(0);
-	ok(!give_back(2), "one of two that can be reached is no minority");
+	ok(!release_entry(2), "one of two that can be reached is no minority");
 	lose(1);
 	pass();
 	ok(is_sent_to(CORE_BIT(0), 2), "one of one is enough");
 	lose(0);
-	ok(give_back(3) && lease[3].state == CORE_RELEASING, "and none is");
+	ok(release_entry(3) && lease[3].state == CORE_RELEASING, "and none is");
 }
 
 static void
@@ -481,7 +481,7 @@ test_hurry(void)
 {
 	begin();
 	hold_all(5);
-	give_back_all(4);
+	release_entries(4);
 	hurry(103);
 	ok(is_sent_to(ALL, 3), "the release of a name is hurried before it has begun");
 	ok(is_sent_to(0, 2) && release_queue_waits(&queue, 2), "others wait on");
@@ -493,10 +493,10 @@ test_hurry(void)
 
 	begin();
 	hold_all(4);
-	give_back_all(2);
+	release_entries(2);
 	answer(0);
 	answer(1);
-	give_back(2);
+	release_entry(2);
 	ok(is_sent_to(CORE_BIT(0) | CORE_BIT(1), 2), "a release that lacks a node");
 	ok(release_queue_find(&queue, 102) == 2, "is found");
 	hurry(102);
@@ -506,7 +506,7 @@ test_hurry(void)
 	pass();
 	ok(lease[2].state == CORE_FREE, "it is sent there once");
 	hold_all(3);
-	give_back_all(3);
+	release_entries(3);
 	ok(release_queue_waits(&queue, 2), "the next lease of its entry is in no hurry");
 }
 
@@ -519,7 +519,7 @@ test_hurry_all_of_a_name(void)
 	hold(2, 7);
 	hold(3, 7);
 	hold(4, 7);
-	give_back_all(5);
+	release_entries(5);
 	ok(release_queue_waits(&queue, 2) && release_queue_waits(&queue, 3) &&
 		   release_queue_waits(&queue, 4),
 	   "three of a name wait");
@@ -536,7 +536,7 @@ test_hurry_what_is_over(void)
 
 	begin();
 	hold_all(3);
-	give_back_all(3);
+	release_entries(3);
 	now_us += 100 * SECOND; /* all keys have expired */
 	hurry(102);
 	ok(lease[2].state == CORE_RELEASING && is_sent_to(ALL, 2), "it may be late for a release");
@@ -557,7 +557,7 @@ test_repairs(void)
 	   "a node that is back has the first keys again");
 	ok(queue.unanswered[1] == ROOM, "repairs take the room of releases");
 	ok(!release_queue_is_idle(&queue, can_send), "the others wait");
-	ok(give_back(4), "who is in the queue of one node may be released");
+	ok(release_entry(4), "who is in the queue of one node may be released");
 	ok(is_sent_to(CORE_BIT(0) | CORE_BIT(2), 4), "at the others");
 	answer(1);
 	pass();
@@ -571,8 +571,8 @@ test_repairs(void)
 
 	begin();
 	hold_all(4);
-	give_back_all(2);
-	ok(!give_back(2), "a lease waits");
+	release_entries(2);
+	ok(!release_entry(2), "a lease waits");
 	lose(1);
 	come_back(1);
 	ok(count_out(1, 2, CORE_OP_RENEW) == 0, "and is not repaired where there is room, though held");
@@ -595,9 +595,9 @@ test_given_back_before_its_repair(void)
 	hold_all(5);
 	lose(1);
 	come_back(1);
-	give_back(0);
-	give_back(1);
-	ok(!give_back(4) && (memory[4].unsent & CORE_BIT(1)), "a lease waits twice");
+	release_entry(0);
+	release_entry(1);
+	ok(!release_entry(4) && (memory[4].unsent & CORE_BIT(1)), "a lease waits twice");
 	while (out_count[1] > 0)
 		answer(1);
 	pass();
@@ -660,7 +660,7 @@ test_move(void)
 
 	begin();
 	hold_all(ROOM + 1);
-	give_back_all(ROOM); /* no room is left */
+	release_entries(ROOM); /* no room is left */
 	ask(ROOM + 1, 7);
 	ok(strcmp(move(ROOM + 1, ALL << 1), "RNNNF") == 0, "also where there is no room");
 	ok(out[0][out_count[0] - 1].op == CORE_OP_RELEASE && out[0][out_count[0] - 1].entry == ROOM + 1,
@@ -704,10 +704,10 @@ test_repeat(void)
 	begin();
 	hold_all(ROOM + 1);
 	for (int s = 1; s <= ROOM; s++)
-		give_back(s);
+		release_entry(s);
 	now_us = lease[0].wake_at_us;
 	step(0, CORE_TICK, 0);
-	ok(may_repeat(CORE_OP_RENEW, lease[0].round, ALL, ALL) && !give_back(0) &&
+	ok(may_repeat(CORE_OP_RENEW, lease[0].round, ALL, ALL) && !release_entry(0) &&
 		   !may_repeat(CORE_OP_RENEW, lease[0].round, ALL, ALL),
 	   "nor is it sent again when it was given back, and waits for room");
 }
@@ -720,10 +720,10 @@ test_forget(void)
 	begin();
 	hold_all(4);
 	ok(!release_queue_forget(&queue, &next), "where nothing is owed nothing can be forgotten");
-	give_back(2);
-	give_back(0);
-	give_back(3);
-	give_back(1);
+	release_entry(2);
+	release_entry(0);
+	release_entry(3);
+	release_entry(1);
 	ok(release_queue_forget(&queue, &next) && next.type == CORE_FORGET && next.entry == 2,
 	   "the oldest debt is forgotten first");
 	step(next.entry, next.type, next.node);
@@ -830,7 +830,7 @@ any_event(bool hurries)
 		case 5:
 		case 6:
 			if (!is_given_back)
-				give_back(s);
+				release_entry(s);
 			break;
 		case 7:
 			pass();
@@ -865,7 +865,7 @@ ends_well(void)
 		for (int s = 0; s < ENTRIES; s++)
 			if (lease[s].state != CORE_FREE && lease[s].state != CORE_RELEASING &&
 				!release_queue_waits(&queue, s))
-				give_back(s);
+				release_entry(s);
 		pass();
 		answer_all();
 		pass();
