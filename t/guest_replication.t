@@ -304,6 +304,18 @@ go_round();
 @versions = runs();
 go_round() foreach 1 .. 2;
 is_deeply([ runs() ], \@versions, 'and have come to rest');
+
+# an end that a first update only guessed, and updates that come back late
+my $end = "SELECT status, message, ended IS NOT NULL FROM redlock_runs WHERE resource = 'guessed'";
+$publisher->safe_psql('postgres', <<'SQL');
+INSERT INTO redlock_runs (resource, command, host, database, role, pid, server, host_id, session, started, status)
+SELECT 'guessed', '', host, database, role, pid, server, host_id, session, started, 'running' FROM redlock_runs LIMIT 1;
+UPDATE redlock_runs SET status = 'failed', message = 'guess' WHERE resource = 'guessed';
+UPDATE redlock_runs SET status = 'failed', message = 'true', ended = now() WHERE resource = 'guessed';
+SQL
+$subscriber->poll_query_until('postgres', "SELECT EXISTS ($end)");
+go_round() foreach 1 .. 2;
+is($_->safe_psql('postgres', $end), 'failed|true|t', $_->name . ': the true end replaces the guessed end') foreach $publisher, $subscriber;
 $session->quit;
 
 $publisher->safe_psql('postgres', 'DROP SUBSCRIPTION fences');

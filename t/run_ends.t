@@ -5,7 +5,8 @@
 # error; a row without a reason; a promoted copy ending the runs of a live server; runs of a
 # crashed server staying "running"; a DELETE reading the whole table or being compiled, in each
 # run on each host; a table growing for ever; a bare number in redlock.runs_keep deleting history;
-# single-user mode waiting for a broker; rows of a command that fill the memory of the session.
+# single-user mode waiting for a broker; rows of a command that fill the memory of the session; an
+# error without a message ending the server; a run that blames a user for the loss of an outer lock.
 
 use strict;
 use warnings;
@@ -153,7 +154,7 @@ costs('an empty table');
 fill(20000, '1 day');
 $host->safe_psql('postgres', 'ANALYZE redlock_runs');
 costs('one with many rows');
-unlike(explained('busy'), qr/UPDATE|SELECT session/, 'a run that is skipped looks for none that are over');
+unlike(explained('busy'), qr/redlock_runs SET|SELECT session/, 'a run that is skipped looks for none that are over');
 
 $host->safe_psql('postgres', "DELETE FROM redlock_runs WHERE resource = 'fill'");
 fill(2500, '31 days');
@@ -197,6 +198,25 @@ my $on_copy = session($copy);
 my $next = "CALL redlock_run('next', 'SELECT 1', record => true)";
 $on_copy->query($next);
 is(run_of('copied', 'status, message', $copy), 'running|', 'a promoted copy does not end a run of the server that lives');
+
+# ---- an error of another extension, without a message ----
+
+{
+	my $library = guest_library('no_message') // die 'no library';
+
+	$host->safe_psql('postgres', "CREATE FUNCTION no_message() RETURNS void LANGUAGE C AS '$library'");
+	is($other->run("CALL redlock_run('no message', 'SELECT no_message()', record => true)")->{state}, '22000', 'an error without a message');
+	recorded('no message', qr/^failed\|missing error text$/, '... is recorded with the words of PostgreSQL');
+}
+
+# ---- the loss of an outer lock ----
+
+$gate->query('SELECT pg_advisory_lock(2)');
+my $lost = $other->run("CALL redlock_run('outer', \$\$ CALL redlock_run('inner', 'SELECT pg_advisory_xact_lock(2)', record => true) \$\$, hold_at_most => '300 ms', record => true)");
+is($lost->{message}, 'canceling statement because the lease on redlock "outer" was lost', 'the loss of an outer lock cancels a run');
+recorded('inner', qr/^failed\|\Q$lost->{message}. $lost->{detail}\E$/, '... which tells so, and did not lose its own lock');
+recorded('outer', qr/^lost\|\Q$lost->{message}. $lost->{detail}\E$/, '... unlike the outer run');
+$gate->query('SELECT pg_advisory_unlock(2)');
 
 # ---- a session that is gone, and then the server ----
 

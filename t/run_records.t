@@ -161,6 +161,18 @@ is(last_run('status'), 'skipped', '... and does not undo it');
 $session->query('RESET default_transaction_isolation');
 $other->query('SELECT redlock_release_all()');
 
+# ---- the extension moves to another schema during a run ----
+
+$host_a->safe_psql('postgres', 'CREATE SCHEMA moved');
+$gate->query('SELECT pg_advisory_lock(1)');
+$session->send("CALL redlock_run('moved', 'SELECT pg_advisory_xact_lock(1)', record => true)");
+becomes('running', 'a run');
+$host_a->safe_psql('postgres', 'ALTER EXTENSION redlock_pg SET SCHEMA moved');
+$gate->query('SELECT pg_advisory_unlock(1)');
+is($session->result->{state}, '42P01', '... does not find its table at its end');
+wait_until(sub { $host_a->safe_psql('postgres', "SELECT status FROM moved.redlock_runs WHERE resource = 'moved'") eq 'failed' }, '... and its failure is in the table');
+$host_a->safe_psql('postgres', 'ALTER EXTENSION redlock_pg SET SCHEMA public');
+
 # ---- rows that another session has locked delay nobody ----
 
 $host_a->safe_psql('postgres', <<'SQL');
@@ -168,6 +180,9 @@ INSERT INTO redlock_runs (resource, command, host, database, role, pid, server, 
 SELECT l.name, '', host, database, role, 1, server, host_id, 1, now() - l.age, l.status
   FROM redlock_runs, (VALUES ('gone', interval '1 d', 'running'), ('old', '40 d', 'skipped')) l (name, age, status)
  WHERE resource = 'next';
+INSERT INTO redlock_runs (resource, command, host, database, role, pid, server, host_id, session, started, status)
+SELECT 'of another server', '', host, database, role, 1, server + 1, host_id, 1, now() - interval '1 d' * age, 'running'
+  FROM redlock_runs, unnest(ARRAY[1, 40]) age WHERE resource = 'next';
 SQL
 $gate->query("BEGIN; SELECT count(*) FROM (SELECT FROM redlock_runs WHERE resource IN ('gone', 'old') FOR UPDATE) r");
 $session->send("CALL redlock_run('job', 'SELECT 1', record => true)");
@@ -178,6 +193,8 @@ is(last_run('resource, status'), 'job|succeeded', '... and is recorded');
 $session->query("CALL redlock_run('job', 'SELECT 1', record => true)");
 is($host_a->safe_psql('postgres', "SELECT string_agg(resource || ' ' || status, ', ') FROM redlock_runs WHERE resource IN ('gone', 'old')"),
 	'gone failed', 'the next recorded run deletes the old run and ends the lost run');
+is($host_a->safe_psql('postgres', "SELECT count(*), max(now() - started) < '2 d' FROM redlock_runs WHERE resource = 'of another server'"), '1|t',
+	'... and deletes the old run of another server, though running');
 
 # ---- old ones go ----
 
@@ -411,6 +428,15 @@ wait_until(sub { last_run('resource') eq 'first' }, 'a run');
 $session->query("BEGIN; SELECT FROM redlock_runs WHERE resource = 'first' FOR UPDATE");
 $gate->query('SELECT pg_advisory_unlock(1)');
 is($failing[0]->result->{state}, '22012', '... fails, and its row is locked');
+my $waits = session($host_a);
+$waits->run("CALL redlock_run('waits', 'SELECT 1/0', record => true)");
+$waits->query("CALL redlock_run('after', 'SELECT 1', record => true)");
+my $waiting = "SELECT status, message, ended IS NOT NULL FROM redlock_runs WHERE resource = 'waits'";
+is($host_a->safe_psql('postgres', $waiting), 'running||f', 'the next run of its session does not end a run whose report waits');
+$waits->quit;
+wait_until(sub { $host_a->safe_psql('postgres', 'SELECT count(*) FROM pg_stat_activity WHERE pid = ' . $waits->pid) eq '0' }, 'the session ends');
+$gate->query("CALL redlock_run('after', 'SELECT 1', record => true)");
+is($host_a->safe_psql('postgres', $waiting), 'running||f', '... nor does a run of another session');
 my $told;
 for (my $runs = 0; $runs < 1000; $runs++)
 {
@@ -423,6 +449,7 @@ $session->query('COMMIT');
 $gate->query("CALL redlock_run('next', 'SELECT 1', record => true)");
 wait_until(sub { $session->query("SELECT count(*) FROM redlock_runs WHERE status = 'running'") eq '0' }, 'all others are written');
 wait_until(sub { $session->query("SELECT count(*) FROM redlock_runs WHERE message ~ '^the session ended before the run did'") eq '1' }, 'that one, by the next run of its session');
+is($host_a->safe_psql('postgres', $waiting), 'failed|division by zero|t', 'the report that waited is written');
 
 # ---- a process that is terminated, in a database with a short limit for locks ----
 

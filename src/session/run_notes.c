@@ -40,7 +40,8 @@ run_notes_leave(const EndedRun *run)
 		ereport(LOG,
 				(errmsg("no place is free for the note of the last run of \"%s\"",
 						encoding_from_utf8(run->resource)),
-				 errdetail("The redlock broker does not run, or too many sessions ask the nodes."),
+				 errdetail("The redlock broker does not run, or %d notes wait for the broker.",
+						   INSPECT_ORDERS),
 				 errhint("See redlock_runs for this run: redlock_last_run may tell of an earlier "
 						 "run.")));
 	RESUME_INTERRUPTS();

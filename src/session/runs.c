@@ -11,6 +11,7 @@
 #include "access/xlog.h"
 #include "catalog/pg_class.h"
 #include "catalog/pg_type.h"
+#include "commands/extension.h"
 #include "common/pg_prng.h"
 #include "executor/spi.h"
 #include "mb/pg_wchar.h"
@@ -73,18 +74,19 @@ typedef struct NewRow
 static int runs_under_way = 0; /* of this session: runs nest */
 static uint64 writer;          /* number of this process, if a writer */
 
-static void require_table(Oid schema);
+static Oid require_table(Oid schema);
 static void insert_row(Oid schema, const NewRow *row, Run *run);
 static void end_left_runs(Oid schema);
 static bool is_listed(const HostList *hosts, uint64 id);
 static void end_runs_of(Oid schema, Datum *sessions, int count, const char *message);
+static Datum uuid_array(const pg_uuid_t *ids, int count);
 static void prune(Oid schema);
 static int execute(Oid schema, const char *sql, int count, Oid *types, Datum *values,
 				   const char *nulls);
-static void become_owner(Oid schema, Oid *user, int *context);
+static void become_owner(Oid table, Oid *user, int *context);
 static Oid find_table(Oid schema);
-static const char *explain_failure(const Run *run, const ErrorData *error, const char *lost,
-								   const char *loss, bool cancelled);
+static int knowledge(HeapTuple row, TupleDesc desc, int status, int ended);
+static const char *explain_failure(const Run *run, const ErrorData *error, const RunLoss *loss);
 static void copy_text(char *to, const char *text, size_t size);
 static bool start_writer(uint64 number);
 static void wait_without_end(void);
@@ -94,12 +96,14 @@ static void leave_note(const RunReport *report);
 static void end_writer(int code, Datum arg);
 static void explain_writer(void *arg);
 
-static void
+/* Returns redlock_runs of this schema, or raises an error (42P01). */
+static Oid
 require_table(Oid schema)
 {
+	Oid table = find_table(schema);
 	char *name = get_namespace_name(schema);
 
-	if (!OidIsValid(find_table(schema)))
+	if (!OidIsValid(table))
 		ereport(ERROR,
 				(errcode(ERRCODE_UNDEFINED_TABLE),
 				 errmsg("there is no table redlock_runs to record a run in"),
@@ -108,13 +112,14 @@ require_table(Oid schema)
 					 : errdetail("The schema of redlock_run is gone, too."),
 				 errhint("Restore the name and the schema of the table. If the table was dropped, "
 						 "drop and create the extension. Or call redlock_run without record.")));
+	return table;
 }
 
 void
 runs_prepare(Run *run, Oid schema, const char *resource, const char *utf8, const char *command,
 			 bool in_transaction)
 {
-	require_table(schema);
+	(void) require_table(schema);
 	*run = (Run){
 		.schema = schema,
 		.resource = resource,
@@ -214,9 +219,11 @@ insert_row(Oid schema, const NewRow *row, Run *run)
 /*
  * Ends the rows of runs that can no longer report their end; the end time is unknown.
  *
- * Rows of this server's present start are over if the session is gone.  The rows are read before
- * the sessions, since a session is known as living before its first row exists.  This session
- * counts as gone if it has no recorded run under way: then its report was lost.
+ * Rows of this server's present start are over if the session is gone, and no writer is about to
+ * write the end.  The rows are read before the sessions, since a session is known as living before
+ * its first row exists; the reports are read last, since a session puts its report before it ends.
+ * This session counts as gone if it has no recorded run under way: then its report was lost, or
+ * still waits for its writer.
  *
  * A row of another start, with our system identifier, may be from a former start of this server.
  * Or it is from a server with the same identifier: a standby or a copy, or the original of either.
@@ -281,16 +288,21 @@ is_listed(const HostList *hosts, uint64 id)
 	return false;
 }
 
-/* Skips locked rows: another session may do the same. */
+/* Skips locked rows: another session may do the same.  Skips runs whose ends a writer writes. */
 static void
 end_runs_of(Oid schema, Datum *sessions, int count, const char *message)
 {
-	Oid types[] = {INT8OID, INT8ARRAYOID, TEXTOID};
-	Datum values[] = {Int64GetDatum((int64) GetSystemIdentifier()), 0,
-					  CStringGetTextDatum(message)};
+	Oid types[] = {INT8OID, INT8ARRAYOID, TEXTOID, UUIDARRAYOID};
+	Datum values[] = {Int64GetDatum((int64) GetSystemIdentifier()), 0, CStringGetTextDatum(message),
+					  0};
+	pg_uuid_t *waiting;
+	int waiting_count;
 
 	if (count == 0)
 		return;
+	waiting = palloc(MaxBackends * sizeof(pg_uuid_t));
+	waiting_count = run_report_waiting(MyDatabaseId, waiting);
+	values[3] = uuid_array(waiting, waiting_count);
 	values[1] = PointerGetDatum(
 		construct_array(sessions, count, INT8OID, sizeof(int64), FLOAT8PASSBYVAL, TYPALIGN_DOUBLE));
 	(void) execute(schema,
@@ -298,21 +310,35 @@ end_runs_of(Oid schema, Datum *sessions, int count, const char *message)
 				   " WHERE id OPERATOR(pg_catalog.=) ANY (ARRAY(SELECT id FROM %1$s.redlock_runs"
 				   " WHERE status OPERATOR(pg_catalog.=) 'running'"
 				   " AND server OPERATOR(pg_catalog.=) $1"
-				   " AND session OPERATOR(pg_catalog.=) ANY ($2) FOR UPDATE SKIP LOCKED))",
+				   " AND session OPERATOR(pg_catalog.=) ANY ($2)"
+				   " AND id OPERATOR(pg_catalog.<>) ALL ($4) FOR UPDATE SKIP LOCKED))",
 				   lengthof(types), types, values, NULL);
 }
 
+static Datum
+uuid_array(const pg_uuid_t *ids, int count)
+{
+	Datum *elements = palloc(count * sizeof(Datum));
+
+	for (int i = 0; i < count; i++)
+		elements[i] = UUIDPGetDatum(&ids[i]);
+	return PointerGetDatum(
+		construct_array(elements, count, UUIDOID, UUID_LEN, false, TYPALIGN_CHAR));
+}
+
 /*
- * Deletes the oldest of the rows that are too old.  The bound is computed here, once: an index does
- * not serve a volatile bound.  Skips locked rows: a transaction of the owner may keep a row.
+ * Deletes the oldest of the rows that are too old.  A row of a run under way stays, unless it is of
+ * another server: such a row may be of a server that is gone, or from before pg_upgrade.  The bound
+ * is computed here, once: an index does not serve a volatile bound.  Skips locked rows: a
+ * transaction of the owner may keep a row.
  */
 static void
 prune(Oid schema)
 {
-	Oid types[] = {TIMESTAMPTZOID, INT4OID};
+	Oid types[] = {TIMESTAMPTZOID, INT4OID, INT8OID};
 	Datum values[] = {
 		TimestampTzGetDatum(GetCurrentTimestamp() - redlock_runs_keep_s * USECS_PER_SEC),
-		Int32GetDatum(PRUNE_MAX)};
+		Int32GetDatum(PRUNE_MAX), Int64GetDatum((int64) GetSystemIdentifier())};
 
 	if (redlock_runs_keep_s == 0)
 		return;
@@ -320,7 +346,8 @@ prune(Oid schema)
 				   "DELETE FROM %1$s.redlock_runs"
 				   " WHERE id OPERATOR(pg_catalog.=) ANY (ARRAY(SELECT id FROM %1$s.redlock_runs"
 				   " WHERE started OPERATOR(pg_catalog.<) $1"
-				   " AND status OPERATOR(pg_catalog.<>) 'running'"
+				   " AND (status OPERATOR(pg_catalog.<>) 'running'"
+				   " OR server OPERATOR(pg_catalog.<>) $3)"
 				   " ORDER BY started LIMIT $2 FOR UPDATE SKIP LOCKED))",
 				   lengthof(types), types, values, NULL);
 }
@@ -397,8 +424,7 @@ execute(Oid schema, const char *sql, int count, Oid *types, Datum *values, const
 	int context;
 	int rc;
 
-	require_table(schema);
-	become_owner(schema, &user, &context);
+	become_owner(require_table(schema), &user, &context);
 	text = psprintf(sql, quote_identifier(get_namespace_name(schema)));
 	nest_level = NewGUCNestLevel();
 	(void) set_config_option("search_path", "pg_catalog, pg_temp", PGC_USERSET, PGC_S_SESSION,
@@ -420,9 +446,8 @@ execute(Oid schema, const char *sql, int count, Oid *types, Datum *values, const
 
 /* The caller restores user and context; after an error PostgreSQL restores both. */
 static void
-become_owner(Oid schema, Oid *user, int *context)
+become_owner(Oid table, Oid *user, int *context)
 {
-	Oid table = find_table(schema);
 	HeapTuple tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(table));
 	Oid owner;
 
@@ -442,8 +467,8 @@ find_table(Oid schema)
 }
 
 /*
- * Skips a row that exists, and an update to the same status.  Servers that replicate to each other
- * get their own changes back.
+ * Skips a row that exists, and an update that knows no more than the row.  Servers that replicate
+ * to each other get their own changes back, also outdated changes.
  */
 Datum
 runs_merge(TriggerData *trigger)
@@ -453,6 +478,7 @@ runs_merge(TriggerData *trigger)
 	HeapTuple row = update ? trigger->tg_newtuple : trigger->tg_trigtuple;
 	int id = SPI_fnumber(desc, "id");
 	int status = SPI_fnumber(desc, "status");
+	int ended = SPI_fnumber(desc, "ended");
 	Oid types[] = {UUIDOID};
 	Datum values[1];
 	bool null = true;
@@ -460,16 +486,12 @@ runs_merge(TriggerData *trigger)
 
 	if (!TRIGGER_FIRED_BEFORE(trigger->tg_event) || !TRIGGER_FIRED_FOR_ROW(trigger->tg_event) ||
 		TRIGGER_FIRED_BY_DELETE(trigger->tg_event) || SPI_gettypeid(desc, id) != UUIDOID ||
-		SPI_gettypeid(desc, status) != TEXTOID)
+		SPI_gettypeid(desc, status) != TEXTOID || SPI_gettypeid(desc, ended) != TIMESTAMPTZOID)
 		ereport(ERROR, (errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
 						errmsg("redlock_runs_merge is for the rows of redlock_runs only")));
 	if (update)
-	{
-		const char *before = SPI_getvalue(trigger->tg_trigtuple, desc, status);
-		const char *after = SPI_getvalue(row, desc, status);
-
-		known = before != NULL && after != NULL && strcmp(before, after) == 0;
-	}
+		known = knowledge(row, desc, status, ended) <=
+				knowledge(trigger->tg_trigtuple, desc, status, ended);
 	else
 	{
 		values[0] = SPI_getbinval(row, desc, id, &null);
@@ -485,20 +507,32 @@ runs_merge(TriggerData *trigger)
 	return PointerGetDatum(known ? NULL : row);
 }
 
+/* How much a row knows of the run's end: 0 nothing, 1 that the run ended somehow, 2 all. */
+static int
+knowledge(HeapTuple row, TupleDesc desc, int status, int ended)
+{
+	const char *text = SPI_getvalue(row, desc, status);
+	bool null;
+
+	if (text == NULL || strcmp(text, "running") == 0)
+		return 0;
+	(void) SPI_getbinval(row, desc, ended, &null);
+	return null ? 1 : 2;
+}
+
 /*
  * Runs that fail
  */
 
 void
-runs_fail(Run *run, const char *lost, const char *loss, bool cancelled, MemoryContext context)
+runs_fail(Run *run, const RunLoss *loss, MemoryContext context)
 {
 	MemoryContext error_context = MemoryContextSwitchTo(context);
 	ErrorData *error = CopyErrorData();
 	RunReport report = {.database = MyDatabaseId,
-						.schema = run->schema,
 						.id = run->id,
 						.begun = run->begun,
-						.lost = loss != NULL,
+						.lost = loss->reason != NULL && loss->of_run,
 						.token = run->token,
 						.started = run->started,
 						.ended = GetCurrentTimestamp(),
@@ -507,7 +541,7 @@ runs_fail(Run *run, const char *lost, const char *loss, bool cancelled, MemoryCo
 						.session = run->session};
 	RunReportFate fate;
 
-	copy_text(report.message, explain_failure(run, error, lost, loss, cancelled), RUN_MESSAGE_SIZE);
+	copy_text(report.message, explain_failure(run, error, loss), RUN_MESSAGE_SIZE);
 	if (run->begun)
 		runs_leave(run);
 	strlcpy(report.resource, run->utf8, sizeof(report.resource));
@@ -539,21 +573,24 @@ runs_fail(Run *run, const char *lost, const char *loss, bool cancelled, MemoryCo
 
 /*
  * Returns the message that the client gets, and why the lease was lost.  An error before the
- * command has a detail of ours, which is added.
+ * command has a detail of ours, which is added.  An error of an extension may have no message:
+ * PostgreSQL then tells the client the same.
  */
 static const char *
-explain_failure(const Run *run, const ErrorData *error, const char *lost, const char *loss,
-				bool cancelled)
+explain_failure(const Run *run, const ErrorData *error, const RunLoss *loss)
 {
-	if (loss == NULL && (run->begun || error->detail == NULL))
-		return error->message;
-	if (loss == NULL)
-		return psprintf("%s. %s", error->message, error->detail);
-	if (cancelled)
-		return psprintf("%s. %s", loss_message(true, lost), loss);
-	if (error->detail != NULL && strcmp(error->detail, loss) == 0)
-		return psprintf("%s. %s", error->message, loss);
-	return psprintf("%s. The lease on redlock \"%s\" was lost. %s", error->message, lost, loss);
+	const char *message = error->message != NULL ? error->message : "missing error text";
+
+	if (loss->reason == NULL && (run->begun || error->detail == NULL))
+		return message;
+	if (loss->reason == NULL)
+		return psprintf("%s. %s", message, error->detail);
+	if (loss->cancelled)
+		return psprintf("%s. %s", loss_message(true, loss->name), loss->reason);
+	if (error->detail != NULL && strcmp(error->detail, loss->reason) == 0)
+		return psprintf("%s. %s", message, loss->reason);
+	return psprintf("%s. The lease on redlock \"%s\" was lost. %s", message, loss->name,
+					loss->reason);
 }
 
 /* Copies as many whole characters as fit. */
@@ -648,6 +685,7 @@ write_end(const RunReport *report)
 	const char *status = report->lost ? "lost" : "failed";
 	Oid types[] = {UUIDOID, TEXTOID, TEXTOID, TIMESTAMPTZOID};
 	Datum values[4];
+	Oid extension;
 
 	StartTransactionCommand();
 	XactIsoLevel = XACT_READ_COMMITTED; /* at any default of the database */
@@ -657,10 +695,11 @@ write_end(const RunReport *report)
 	values[1] = CStringGetTextDatum(status);
 	values[2] = CStringGetTextDatum(report->message);
 	values[3] = TimestampTzGetDatum(report->ended);
-	if (!OidIsValid(find_table(report->schema)))
-		; /* the extension was dropped */
+	extension = get_extension_oid("redlock_pg", true);
+	if (!OidIsValid(extension))
+		; /* dropped, with the table */
 	else if (report->begun)
-		(void) execute(report->schema,
+		(void) execute(extension_schema(extension),
 					   "UPDATE %1$s.redlock_runs"
 					   " SET status = $2, ended = $4, message = $3"
 					   " WHERE id OPERATOR(pg_catalog.=) $1",
@@ -678,8 +717,8 @@ write_end(const RunReport *report)
 					  .status = status,
 					  .message = report->message};
 
-		prune(report->schema);
-		insert_row(report->schema, &row, NULL);
+		prune(extension_schema(extension));
+		insert_row(extension_schema(extension), &row, NULL);
 	}
 	SPI_finish();
 	PopActiveSnapshot();

@@ -71,13 +71,20 @@ extern void runs_succeed(Run *run);
 /* Leaves a note of a run that has succeeded at the nodes, after its last commit; no error. */
 extern void runs_note(const Run *run);
 
+/* A lost lease of the session of a failed run. */
+typedef struct RunLoss
+{
+	const char *name; /* of the lock */
+	char *reason;     /* a sentence; NULL: no lease is lost */
+	bool of_run;      /* the run has acquired the lock; else an outer run, or the session */
+	bool cancelled;   /* the loss has cancelled the command */
+} RunLoss;
+
 /*
  * For PG_CATCH, unless in_transaction: reports the error of this run, or an error before the
- * command.  loss: why the lease on `lost` was lost, or NULL; cancelled: the loss cancelled the
  * command.  Raises a WARNING if there is no way to report the error.
  */
-extern void runs_fail(Run *run, const char *lost, const char *loss, bool cancelled,
-					  MemoryContext context);
+extern void runs_fail(Run *run, const RunLoss *loss, MemoryContext context);
 
 /* Trigger of the table, for rows from logical replication. */
 extern Datum runs_merge(TriggerData *trigger);

@@ -497,6 +497,23 @@ session_release_wanted(uint64 hash, const char *name)
 	return lease_asks(holding->lease) != holding->asks;
 }
 
+const char *
+session_lost(char **reason)
+{
+	dlist_iter iter;
+
+	dlist_foreach(iter, &holdings)
+	{
+		const Holding *holding = dlist_container(Holding, link, iter.cur);
+
+		if (holding_is_valid(holding, 0))
+			continue;
+		*reason = holding_reason(holding);
+		return holding->name;
+	}
+	return NULL;
+}
+
 char *
 session_loss_reason(uint64 hash, const char *name)
 {

@@ -81,6 +81,12 @@ extern int64 session_check(uint64 hash, const char *name);
  */
 extern bool session_release_wanted(uint64 hash, const char *name);
 
+/*
+ * Returns the name of the first lost lease of this session, and why it was lost, as a sentence; or
+ * NULL.
+ */
+extern const char *session_lost(char **reason);
+
 /* Returns why the lease was lost, as a sentence, if this session holds a lost lease; else NULL. */
 extern char *session_loss_reason(uint64 hash, const char *name);
 

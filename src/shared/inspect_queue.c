@@ -37,19 +37,39 @@ typedef struct Place
 	InspectAnswer answer;
 } Place;
 
+/* The state of an order in the queue. */
+typedef enum OrderState
+{
+	ORDER_FREE,   /* any session: FILLED */
+	ORDER_FILLED, /* the session: WAITS */
+	ORDER_WAITS   /* the broker: FREE */
+} OrderState;
+
+typedef struct Order
+{
+	pg_atomic_uint32 state;
+	uint64 number; /* the broker takes the least number first */
+	InspectQuestion question;
+} Order;
+
 typedef struct Shared
 {
 	pg_atomic_uint64 asked;
 	ConditionVariable changed;
 	Place place[INSPECT_PLACES];
+	Order order[INSPECT_ORDERS];
 	InspectList list;
 } Shared;
 
 static Shared *shared = NULL;
 
-static int fill(const InspectQuestion *question, int places, PlaceState state);
-static void put(int place, const InspectQuestion *question, PlaceState state);
+static void put(int place, const InspectQuestion *question, uint64 number, PlaceState state);
+static uint64 next_number(void);
 static bool move(int place, PlaceState from, PlaceState to);
+static bool change(pg_atomic_uint32 *state, uint32 from, uint32 to);
+static void place_is_free(void);
+static void place_orders(void);
+static int first_order(void);
 static int first_asked(void);
 
 Size
@@ -71,6 +91,14 @@ inspect_queue_set_up(void)
 	ConditionVariableInit(&shared->changed);
 	for (int i = 0; i < INSPECT_PLACES; i++)
 		pg_atomic_init_u32(&shared->place[i].state, PLACE_FREE);
+	for (int i = 0; i < INSPECT_ORDERS; i++)
+		pg_atomic_init_u32(&shared->order[i].state, ORDER_FREE);
+}
+
+static bool
+move(int place, PlaceState from, PlaceState to)
+{
+	return change(&shared->place[place].state, from, to);
 }
 
 /*
@@ -78,45 +106,54 @@ inspect_queue_set_up(void)
  * former owner wrote.
  */
 static bool
-move(int place, PlaceState from, PlaceState to)
+change(pg_atomic_uint32 *state, uint32 from, uint32 to)
 {
-	uint32 expected = from;
-
-	return pg_atomic_compare_exchange_u32(&shared->place[place].state, &expected, to);
+	return pg_atomic_compare_exchange_u32(state, &from, to);
 }
 
 int
 inspect_queue_enter(const InspectQuestion *question)
 {
-	return fill(question, INSPECT_LIST_PLACE - PLACES_FOR_ORDERS, PLACE_ASKED);
-}
-
-bool
-inspect_queue_order(const InspectQuestion *question)
-{
-	return fill(question, INSPECT_LIST_PLACE, PLACE_ORDERED) >= 0;
-}
-
-/* Takes one of the first `places` places. */
-static int
-fill(const InspectQuestion *question, int places, PlaceState state)
-{
-	for (int i = 0; i < places; i++)
+	for (int i = 0; i < INSPECT_LIST_PLACE - PLACES_FOR_ORDERS; i++)
 		if (move(i, PLACE_FREE, PLACE_FILLED))
 		{
-			put(i, question, state);
+			put(i, question, next_number(), PLACE_ASKED);
 			return i;
 		}
 	return -1;
 }
 
-static void
-put(int place, const InspectQuestion *question, PlaceState state)
+bool
+inspect_queue_order(const InspectQuestion *question)
 {
-	shared->place[place].number = pg_atomic_add_fetch_u64(&shared->asked, 1);
+	for (int i = 0; i < INSPECT_ORDERS; i++)
+	{
+		Order *order = &shared->order[i];
+
+		if (!change(&order->state, ORDER_FREE, ORDER_FILLED))
+			continue;
+		order->number = next_number();
+		order->question = *question;
+		(void) change(&order->state, ORDER_FILLED, ORDER_WAITS);
+		lease_wake_broker();
+		return true;
+	}
+	return false;
+}
+
+static void
+put(int place, const InspectQuestion *question, uint64 number, PlaceState state)
+{
+	shared->place[place].number = number;
 	shared->place[place].question = *question;
 	(void) move(place, PLACE_FILLED, state);
 	lease_wake_broker();
+}
+
+static uint64
+next_number(void)
+{
+	return pg_atomic_add_fetch_u64(&shared->asked, 1);
 }
 
 int
@@ -129,7 +166,7 @@ void
 inspect_queue_ask_list(const InspectQuestion *question)
 {
 	(void) move(INSPECT_LIST_PLACE, PLACE_DONE, PLACE_FILLED);
-	put(INSPECT_LIST_PLACE, question, PLACE_ASKED);
+	put(INSPECT_LIST_PLACE, question, next_number(), PLACE_ASKED);
 }
 
 InspectList *
@@ -154,7 +191,7 @@ inspect_queue_leave(int place)
 	while (!move(place, PLACE_FILLED, PLACE_FREE) && !move(place, PLACE_ASKED, PLACE_FREE) &&
 		   !move(place, PLACE_SENT, PLACE_LEFT) && !move(place, PLACE_DONE, PLACE_FREE))
 		;
-	ConditionVariableBroadcast(&shared->changed);
+	place_is_free();
 }
 
 void
@@ -195,12 +232,48 @@ inspect_queue_take(void)
 {
 	int place;
 
+	place_orders();
 	do
 	{
 		place = first_asked();
 	} while (place >= 0 && !move(place, PLACE_ORDERED, PLACE_LEFT) &&
 			 !move(place, PLACE_ASKED, PLACE_SENT)); /* its session has left */
 	return place;
+}
+
+/* Moves orders into free places, the first order first. */
+static void
+place_orders(void)
+{
+	int next = first_order();
+
+	for (int i = 0; i < INSPECT_LIST_PLACE && next >= 0; i++)
+	{
+		Order *order = &shared->order[next];
+
+		if (!move(i, PLACE_FREE, PLACE_FILLED))
+			continue;
+		put(i, &order->question, order->number, PLACE_ORDERED);
+		(void) change(&order->state, ORDER_WAITS, ORDER_FREE);
+		next = first_order();
+	}
+}
+
+/* Returns the index of the order that waits the longest, or -1. */
+static int
+first_order(void)
+{
+	int first = -1;
+
+	for (int i = 0; i < INSPECT_ORDERS; i++)
+	{
+		const Order *order = &shared->order[i];
+
+		if (pg_atomic_read_u32(&shared->order[i].state) == ORDER_WAITS &&
+			(first < 0 || order->number < shared->order[first].number))
+			first = i;
+	}
+	return first;
 }
 
 static int
@@ -236,7 +309,16 @@ inspect_queue_finish(int place)
 {
 	if (!move(place, PLACE_SENT, PLACE_DONE))
 		(void) move(place, PLACE_LEFT, PLACE_FREE);
+	place_is_free();
+}
+
+/* A place may be free now, or have an answer.  An order may wait for the place. */
+static void
+place_is_free(void)
+{
 	ConditionVariableBroadcast(&shared->changed);
+	if (first_order() >= 0)
+		lease_wake_broker();
 }
 
 char *

@@ -8,6 +8,9 @@
  * session.  The session copies the answers and leaves the place.  There are few places, so sessions
  * do not fill the nodes' queues: a session without a place waits.
  *
+ * A session does not wait for an order.  So orders have a queue, which outlives the session and the
+ * broker.  The broker moves an order into a place when a place is free.
+ *
  * One more place is for a list of locks.  Its session keeps the place for many questions, so a
  * server lists once at a time.  This place alone has room for many keys.
  *
@@ -24,6 +27,9 @@
 /* Places: the most questions at a time.  The last place is for a list. */
 #define INSPECT_PLACES 9
 #define INSPECT_LIST_PLACE (INSPECT_PLACES - 1)
+
+/* The most orders that wait for a place: many runs may end at a time, or the broker be away. */
+#define INSPECT_ORDERS 64
 
 /* A key, or a pattern, in which each character may have a backslash. */
 #define INSPECT_KEY_SIZE (2 * LUA_KEY_MAX + 2)
@@ -106,10 +112,10 @@ extern int inspect_queue_enter(const InspectQuestion *question);
 extern int inspect_queue_list(void);
 
 /*
- * A backend leaves an order to the broker, and waits for no answer.  Returns false if no place is
- * free.  The order outlives the session, and a restart of the broker.
+ * A backend leaves an order to the broker, and waits for no answer.  Returns false if the queue of
+ * orders is full.
  */
-extern bool inspect_queue_order(const InspectQuestion *question);
+extern bool inspect_queue_order(const InspectQuestion *order);
 
 /*
  * Backends, of the caller's place.  While inspect_queue_is_done returns true, the session may read

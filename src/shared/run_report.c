@@ -21,9 +21,9 @@ typedef struct Place
 {
 	uint64 number; /* 0: free */
 	int64 taken_us;
-	bool has_writer; /* a writer with this number is under way, or here until it ends */
-	bool is_there;   /* the writer has come, and has taken this report */
-	RunReport report;
+	bool has_writer;  /* a writer with this number is under way, or here until it ends */
+	bool is_there;    /* the writer has come, and has taken this report */
+	RunReport report; /* of a writer that is there: the report that it writes */
 } Place;
 
 typedef struct RunReports
@@ -40,6 +40,7 @@ static Size places_size(void);
 static Place *find(uint64 number);
 static Place *find_unwritten(Oid database, int64 now_us);
 static void send_writer(Place *place, int64 now_us, bool (*start_writer)(uint64 number));
+static bool is_coming(const Place *place, int64 now_us);
 static bool is_left(const Place *place, int64 now_us);
 
 void
@@ -118,8 +119,7 @@ run_report_put(const RunReport *report, bool (*start_writer)(uint64 number))
 			place = other;
 		else if (is_left(other, now_us) && place == NULL)
 			place = other;
-		comes = comes || (other->number != 0 && other->has_writer && !is_left(other, now_us) &&
-						  other->report.database == report->database);
+		comes = comes || (other->report.database == report->database && is_coming(other, now_us));
 	}
 	if (place != NULL)
 	{
@@ -153,12 +153,36 @@ run_report_next(uint64 writer, RunReport *report)
 	else if (own != NULL)
 	{
 		next = find_unwritten(own->report.database, now_us);
+		if (next != NULL)
+			own->report = next->report;
 		(next != NULL ? next : own)->number = 0;
 	}
 	if (next != NULL)
-		*report = next->report;
+		*report = own->report;
 	LWLockRelease(reports->lock);
 	return next != NULL;
+}
+
+int
+run_report_waiting(Oid database, pg_uuid_t *ids)
+{
+	int64 now_us = redlock_clock_us();
+	bool comes = false;
+	int count = 0;
+
+	LWLockAcquire(reports->lock, LW_SHARED);
+	for (int i = 0; i < MaxBackends; i++)
+	{
+		const Place *place = &reports->place[i];
+
+		if (place->number == 0 || place->report.database != database)
+			continue;
+		comes = comes || is_coming(place, now_us);
+		if (place->report.begun)
+			ids[count++] = place->report.id;
+	}
+	LWLockRelease(reports->lock);
+	return comes ? count : 0;
 }
 
 void
@@ -212,6 +236,13 @@ send_writer(Place *place, int64 now_us, bool (*start_writer)(uint64 number))
 	place->number = ++reports->last_number;
 	place->taken_us = now_us;
 	place->has_writer = start_writer(place->number);
+}
+
+/* Is the writer of this report under way, or here? */
+static bool
+is_coming(const Place *place, int64 now_us)
+{
+	return place->number != 0 && place->has_writer && !is_left(place, now_us);
 }
 
 /* Has no writer come for long?  A writer that is here frees the place itself. */

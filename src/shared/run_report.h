@@ -23,7 +23,6 @@
 typedef struct RunReport
 {
 	Oid database;
-	Oid schema;   /* of redlock_runs */
 	pg_uuid_t id; /* of the row, if the run had begun */
 	bool begun;
 	bool lost;           /* the lease was lost in this run */
@@ -70,8 +69,14 @@ extern bool run_report_lives(int64 session);
 extern RunReportFate run_report_put(const RunReport *report, bool (*start_writer)(uint64 number));
 
 /*
- * The writer calls this for the next report.  False: no report is left, and the writer no longer
- * counts as under way.
+ * Copies the ids of runs of this database whose end a writer is about to write; returns their
+ * number.  `ids` has room for MaxBackends.
+ */
+extern int run_report_waiting(Oid database, pg_uuid_t *ids);
+
+/*
+ * The writer calls this for the next report, after the last report's row is committed.  False: no
+ * report is left, and the writer no longer counts as under way.
  */
 extern bool run_report_next(uint64 writer, RunReport *report);
 

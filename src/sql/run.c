@@ -169,15 +169,19 @@ run_and_report(const RunCall *call)
 	PG_CATCH();
 	{
 		const LockRequest *request = call->request;
-		const char *lost = NULL;
-		char *reason = NULL;
+		RunLoss loss = {.of_run = true, .cancelled = loss_alarm_cancelled()};
 
-		for (int i = 0; i < request->count && reason == NULL; i++)
+		for (int i = 0; i < request->count && loss.reason == NULL; i++)
 		{
-			lost = request->names[i].name;
-			reason = session_loss_reason(request->names[i].hash, lost);
+			loss.name = request->names[i].name;
+			loss.reason = session_loss_reason(request->names[i].hash, loss.name);
 		}
-		runs_fail(call->record, lost, reason, loss_alarm_cancelled(), context);
+		if (loss.reason == NULL && loss.cancelled)
+		{
+			loss.of_run = false;
+			loss.name = session_lost(&loss.reason);
+		}
+		runs_fail(call->record, &loss, context);
 		PG_RE_THROW();
 	}
 	PG_END_TRY();
