@@ -369,7 +369,7 @@ registry_configured(int64 now_us)
 		if (!hosts_is_listed(&settings.node[i]))
 			continue;
 		settings.node[count] = settings.node[i];
-		settings.node[count].process[0] = '\0';
+		settings.node[count].process[0] = settings.node[count].last[0] = '\0';
 		settings.node[count++].held = 0;
 	}
 	settings.count = count;

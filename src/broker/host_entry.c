@@ -238,9 +238,10 @@ describe_node(HostNode *node, const RedisNode *from, core_lists lists)
 	node->db = url->db;
 	node->now = (lists.now & CORE_BIT(from->index)) != 0;
 	node->next = (lists.next & CORE_BIT(from->index)) != 0;
+	hosts_set_id(node->last, from->guard->run_id);
 	if (node_is_on_duty(from))
 	{
-		hosts_set_id(node->process, from->guard->run_id);
+		memcpy(node->process, node->last, sizeof(node->process));
 		node->started_us = from->guard->started_us;
 		node->heard_us = from->heard_us;
 		for (int i = 0; i < HOSTS_FORMER_MAX; i++)

@@ -6,6 +6,8 @@
 
 #include <inttypes.h>
 
+#include "common/pg_prng.h"
+
 #include "broker/conflicts.h"
 #include "broker/host_entry.h"
 #include "broker/leaving.h"
@@ -40,17 +42,20 @@ static bool have_answered(core_lists lists, int64 since_us);
 static int64 leases_outlive_us(void);
 static void complain_apart(int64 since_us, int64 now_us);
 static void complain_untold(int64 since_us, int64 now_us);
+static void complain_marked(int64 since_us, const StepMark *mark);
 static void complain_forgotten(int64 since_us);
 static void complain_rival(int64 since_us);
 
 bool
 registry_may_leave(core_lists to, bool back, int64 since_us, int64 now_us)
 {
-	static int64 in_doubt_us = 0; /* last time of a host apart, or of missing answers */
+	static int64 in_doubt_us = 0;      /* last time of a host apart, or of missing answers */
+	static int64 marking_since_us = 0; /* since_us of the last step with marks */
 	core_mask on_duty = nodes_that(node_is_on_duty);
 	core_lists left = {0};
 	core_lists asked; /* whose nodes must answer */
 	bool all_told;
+	const StepMark *forbids;
 	StepView view = {0};
 
 	left.now = back ? members_lists().next : members_lists().now;
@@ -62,15 +67,16 @@ registry_may_leave(core_lists to, bool back, int64 since_us, int64 now_us)
 	/* without all answers an unknown host may be apart */
 	all_told = !read_all_told(now_us, look_apart) && core_has_quorum(asked, on_duty) &&
 			   have_told(asked.next != 0 ? left : to, since_us, now_us);
-	if (!steps_may_follow(to, hash_of_list(to.now), left, hash_of_list(left.now), asked.next != 0,
-						  known_marks()))
-		all_told = false; /* a host may have only other lists */
-	if (apart_id != 0 || !all_told)
+	forbids = steps_forbid(to, hash_of_list(to.now), left, hash_of_list(left.now), asked.next != 0,
+						   known_marks());
+	if (apart_id != 0 || !all_told || forbids != NULL)
 		in_doubt_us = now_us;
 	if (apart_id != 0)
 		complain_apart(since_us, now_us);
 	else if (!all_told)
 		complain_untold(since_us, now_us);
+	else if (forbids != NULL)
+		complain_marked(since_us, forbids);
 	else if (asked.next != 0 && now_us - Max(since_us, in_doubt_us) < leases_outlive_us())
 		complain_forgotten(since_us);
 	else
@@ -95,7 +101,11 @@ registry_may_leave(core_lists to, bool back, int64 since_us, int64 now_us)
 			registry_stay();
 			return false;
 		case STEP_MARK:
-			mark_nodes(to, members(), now_us);
+			/* hosts that spell the nodes differently overwrite each other's marks: one must pause
+			 */
+			if (marking_since_us != since_us || pg_prng_bool(&pg_global_prng_state))
+				mark_nodes(to, members(), now_us);
+			marking_since_us = since_us;
 			return false;
 		case STEP_TAKE:
 			entry_announce(HOST_STAYS);
@@ -248,6 +258,24 @@ complain_untold(int64 since_us, int64 now_us)
 				  errhint("See the view redlock_nodes. If the nodes to be left are gone for good, "
 						  "and no host uses these nodes any more, set redlock.on_disagreement to "
 						  "warn until redlock.nodes is in force.")));
+}
+
+static void
+complain_marked(int64 since_us, const StepMark *mark)
+{
+	static int64 logged_since_us = 0;
+
+	if (logged_since_us == since_us)
+		return;
+	logged_since_us = since_us;
+	ereport(
+		LOG,
+		(errmsg("redlock.nodes is not yet in force"),
+		 errdetail("Host \"%s\" has left the nodes of the list that is to stay for: %s. With this "
+				   "list alone, this host could get a lock of a host with those nodes.",
+				   mark->host, mark->nodes),
+		 errhint("If no host uses those nodes any more, delete the marks of the list that is to "
+				 "stay: see \"Use old nodes again\" in docs/how-to/replace-nodes.md.")));
 }
 
 static void

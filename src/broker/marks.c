@@ -18,6 +18,7 @@ static StepMarks marks;
 static bool is_left = false; /* the lists in force were left */
 
 static uint64 hash_of_address(int node);
+static uint64 hash_of_process(int node);
 static int sort_nodes(core_mask nodes, int *index);
 static void describe_mark(StepMark *mark, core_mask nodes);
 static void tell_left(void);
@@ -55,12 +56,12 @@ known_marks(void)
 		if (!(members() & CORE_BIT(i)))
 			continue;
 		marks.address[i] = hash_of_address(i);
+		marks.process[i] = hash_of_process(i);
 		if (told_of(i)->has_mark && strcmp(told_of(i)->address, node_at(i)->url.address) == 0)
 			marks.told |= CORE_BIT(i);
 	}
 	marks.own = lease_table->own_mark;
-	if (members_lists().next == 0)
-		steps_remember(&marks, members_lists().now, hash_of_list(members_lists().now));
+	steps_remember(&marks, members_lists().now, hash_of_list(members_lists().now));
 	lease_table->own_mark = marks.own;
 	return &marks;
 }
@@ -83,6 +84,17 @@ hash_of_address(int node)
 	const char *address = node_at(node)->url.address;
 
 	return hash_bytes_extended((const unsigned char *) address, strlen(address), 3);
+}
+
+/* Returns 0 if this host has never met the node. */
+static uint64
+hash_of_process(int node)
+{
+	const char *run_id = node_at(node)->guard->run_id;
+
+	return run_id[0] != '\0'
+			   ? hash_bytes_extended((const unsigned char *) run_id, strlen(run_id), 3)
+			   : 0;
 }
 
 /* Sorts the nodes by address, as all hosts do.  Returns the number of nodes. */
@@ -120,6 +132,7 @@ describe_mark(StepMark *mark, core_mask nodes)
 	{
 		appendStringInfo(&text, "%s%s", i > 0 ? ", " : "", node_at(index[i])->url.address);
 		mark->address[i] = hash_of_address(index[i]);
+		mark->process[i] = hash_of_process(index[i]);
 	}
 	mark->list = hash_bytes_extended((const unsigned char *) text.data, text.len, 3);
 	text_to_printable(mark->nodes, sizeof(mark->nodes), text.data, text.len);

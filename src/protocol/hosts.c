@@ -25,7 +25,9 @@
  * vote before the other host's next entry, and a host that takes no locks yet does not begin.
  *
  * For locks of later times (HOSTS_AT_ANY_TIME) an unknown node matches only the node with the
- * same address: both hosts may reach their nodes by then.
+ * process that the host reached last, or with the same address: both hosts may reach their nodes by
+ * then.  So a node that is away for a moment does not look like a different node to a host that
+ * calls the node by another name.
  *
  * A node that a host can't send to does not vote for the host's new leases.  But such a node may
  * have granted a lease that the host still holds.
@@ -44,6 +46,8 @@
 #define UNNOTICED_US INT64_C(10000000)
 
 #define ALL (~(core_mask) 0)
+
+#define AWAY 256 /* added to the number of a node's lists: the host can't send to the node */
 
 #define HELD_NOW 0x15 /* bits of HostNode.held: in the first of two lists */
 #define LIKENESS_MAX 11
@@ -72,6 +76,7 @@ static core_mask voters_of(const HostConfig *config, const int *bit_of);
 static bool is_known(const HostNode *node);
 static bool has_same(const char *one, const char *other);
 static bool is_same_process(const HostNode *one, const HostNode *other);
+static bool is_same_last(const HostNode *one, const HostNode *other);
 static bool is_same_address(const HostNode *one, const HostNode *other);
 static bool may_be_same(const HostNode *one, const HostNode *other);
 static unsigned compare_lists(const HostConfig *ours, const HostConfig *theirs,
@@ -131,10 +136,11 @@ hosts_write_config(const HostConfig *config, char *text)
 	{
 		const HostNode *node = &config->node[i];
 
-		at = words_put_number(at, node->now + 2 * node->next + 4 * node->held);
+		at = words_put_number(at, node->now + 2 * node->next + 4 * node->held +
+									  (is_known(node) ? 0 : AWAY));
 		at = words_put_number(at, node->db);
 		at = words_put_text(at, node->address);
-		at = words_put_text(at, node->process);
+		at = words_put_text(at, node->last);
 	}
 	at = words_put_number(at, config->standing);
 	at = words_put_number(at, config->step);
@@ -171,16 +177,18 @@ take_node(const char **at, const char *end, HostNode *node)
 	int64_t lists;
 	int64_t db;
 
-	if (!words_take_number(at, end, 255, &lists) || lists == 0 ||
+	if (!words_take_number(at, end, 2 * AWAY - 1, &lists) || lists % AWAY == 0 ||
 		!words_take_number(at, end, INT32_MAX, &db) ||
 		!words_take_printable(at, end, node->address, sizeof(node->address)) ||
-		node->address[0] == '\0' ||
-		!words_take_text(at, end, node->process, sizeof(node->process)) ||
-		!words_are_printable(node->process, '!'))
+		node->address[0] == '\0' || !words_take_text(at, end, node->last, sizeof(node->last)) ||
+		!words_are_printable(node->last, '!') || (lists < AWAY && node->last[0] == '\0'))
 		return false;
+	memcpy(node->process, node->last, sizeof(node->process));
+	if (lists >= AWAY)
+		node->process[0] = '\0';
 	node->now = lists % 2 == 1;
 	node->next = lists / 2 % 2 == 1;
-	node->held = (uint8_t) (lists / 4);
+	node->held = (uint8_t) (lists % AWAY / 4);
 	node->db = (int32_t) db;
 	node->started_us = node->heard_us = 0;
 	memset(node->former, 0, sizeof(node->former));
@@ -273,7 +281,8 @@ compare(const HostConfig *now, const HostConfig *then, const HostConfig *theirs,
 		difference->twin[i] = -1;
 		difference->is_other_db[i] = false;
 	}
-	pair(then, theirs, difference->twin, is_same_process);
+	pair(then, theirs, difference->twin,
+		 seen_us == HOSTS_AT_ANY_TIME ? is_same_last : is_same_process);
 	pair(then, theirs, difference->twin, is_same_address);
 	for (int i = 0; i < then->count; i++)
 	{
@@ -493,6 +502,12 @@ static bool
 is_same_process(const HostNode *one, const HostNode *other)
 {
 	return has_same(one->process, other->process);
+}
+
+static bool
+is_same_last(const HostNode *one, const HostNode *other)
+{
+	return has_same(one->last, other->last);
 }
 
 static bool

@@ -69,6 +69,7 @@ typedef struct HostNode
 	uint8_t held;
 	char process[HOSTS_ID_MAX + 1]; /* the node's process, if the host can send to the node;
 									 * unique to the process */
+	char last[HOSTS_ID_MAX + 1];    /* the same, or the process that the host reached last */
 	/* own nodes only, not in the text: the process started at this time, or earlier */
 	int64_t started_us;
 	int64_t heard_us;                                /* own nodes only: last message from the
@@ -135,9 +136,9 @@ typedef struct HostsDifference
 
 /*
  * A value of seen_us, for locks of later times.  The present processes of our nodes count,
- * whenever the other host wrote its configuration.  Nodes that can't be sent to may vote later.
- * A node whose process only one host knows matches the node with the same address, and no other
- * node.
+ * whenever the other host wrote its configuration.  Nodes that can't be sent to may vote later: a
+ * host that can't send to a node counts the process that it reached last.  A node whose process
+ * only one host knows matches the node with the same address, and no other node.
  */
 #define HOSTS_AT_ANY_TIME INT64_MAX
 

@@ -104,7 +104,7 @@ typedef char counter_keep_has_parts[LUA_COUNTER_KEEP_MS == LUA_CLOCK_BOUND_US / 
 #define LUA_CONFIG_MAX 6000
 
 /* bytes of a mark, which names the list that replaced another list */
-#define LUA_MARK_MAX 800
+#define LUA_MARK_MAX 1100
 
 /* limits of an answer about hosts: configurations, hosts, bytes */
 #define LUA_CONFIGS_MAX 16

@@ -12,7 +12,7 @@
 #define ALL (~(core_mask) 0)
 
 static bool names_all(const StepMarks *marks, const StepMark *mark, core_mask nodes);
-static int find_address(const StepMark *mark, uint64_t address);
+static int find_place(const StepMarks *marks, const StepMark *mark, int node);
 static const StepMark *latest_before(const StepMarks *marks, int64_t version);
 static const StepMark *mark_of(core_lists lists, const StepMarks *marks);
 static bool is_apart(core_lists lists, uint64_t now, uint64_t next, const StepMark *mark,
@@ -161,17 +161,19 @@ counts(core_lists lists, const StepMark *mark, const StepMarks *marks)
 		   (lists.next != 0 && !core_has_quorum((core_lists){lists.next, 0}, lacking));
 }
 
-bool
-steps_may_follow(core_lists to, uint64_t to_list, core_lists left, uint64_t left_list,
-				 bool left_asked, const StepMarks *marks)
+const StepMark *
+steps_forbid(core_lists to, uint64_t to_list, core_lists left, uint64_t left_list, bool left_asked,
+			 const StepMarks *marks)
 {
 	const StepMark *mark[] = {mark_of(to, marks), mark_of(left, marks)};
+	bool has_own = marks->own.list == to_list || marks->own.list == left_list;
 
 	for (int i = 0; i < 2; i++)
 		if (mark[i] != NULL && is_apart(to, to_list, 0, mark[i], marks) &&
+			!(has_own && mark[i]->version <= marks->own.version) &&
 			!(left_asked && !is_apart(left, left_list, 0, mark[i], marks)))
-			return false;
-	return true;
+			return mark[i];
+	return NULL;
 }
 
 bool
@@ -183,17 +185,18 @@ steps_may_mark(core_mask nodes, const StepMarks *marks)
 	if (mark == NULL || mark->version <= marks->own.version)
 		return true;
 	for (int i = 0; i < CORE_NODES_MAX; i++)
-		if ((nodes & ~marks->told & CORE_BIT(i)) && find_address(mark, marks->address[i]) < 0)
+		if ((nodes & ~marks->told & CORE_BIT(i)) && find_place(marks, mark, i) < 0)
 			return false;
 	return meets(lists, mark, marks, 0, 0);
 }
 
-/* Returns the index of the address in the marked list, or -1. */
+/* Returns the index of this host's node in the marked list, by address or process, or -1. */
 static int
-find_address(const StepMark *mark, uint64_t address)
+find_place(const StepMarks *marks, const StepMark *mark, int node)
 {
 	for (int j = 0; j < mark->count; j++)
-		if (mark->address[j] == address)
+		if (mark->address[j] == marks->address[node] ||
+			(mark->process[j] != 0 && mark->process[j] == marks->process[node]))
 			return j;
 	return -1;
 }
@@ -202,7 +205,7 @@ find_address(const StepMark *mark, uint64_t address)
  * Returns true if each quorum of `lists` has a node in each quorum of the marked list.  The nodes
  * `unknown` have no vote, so they are taken for nodes of the marked list, as long as places are
  * free; of these, `likely` come first.  Another node without the mark, perhaps out of reach when
- * the mark was written, matches the place with the same address, or no place.
+ * the mark was written, matches the place with the same address or process, or no place.
  */
 static bool
 meets(core_lists lists, const StepMark *latest, const StepMarks *marks, core_mask unknown,
@@ -228,7 +231,7 @@ meets(core_lists lists, const StepMark *latest, const StepMarks *marks, core_mas
 			unknown |= CORE_BIT(i); /* written by a host with other addresses */
 		else
 		{
-			int j = find_address(latest, marks->address[i]);
+			int j = find_place(marks, latest, i);
 
 			if (j >= 0)
 				place[j] = CORE_BIT(i);
@@ -260,6 +263,8 @@ steps_write_mark(const StepMark *mark, char *text)
 	at = words_put_text(at, mark->nodes);
 	for (int j = 0; j < mark->count; j++)
 		at = words_put_id(at, mark->address[j]);
+	for (int j = 0; j < mark->count; j++)
+		at = words_put_id(at, mark->process[j]);
 	return (size_t) (at - text);
 }
 
@@ -286,6 +291,9 @@ steps_read_mark(StepMark *mark, const char *text, size_t len)
 	read.version = version;
 	for (int j = 0; j < read.count; j++)
 		if (!words_take_id(&text, end, &read.address[j]))
+			return false;
+	for (int j = 0; j < read.count; j++)
+		if (!words_take_id(&text, end, &read.process[j]))
 			return false;
 	*mark = read;
 	return true;

@@ -24,7 +24,11 @@
  * Three rules keep an older mark from counting.  Versions follow the clock, so a mark after the
  * loss is later than each mark before.  A mark does not count if a majority of the list lacks
  * the mark.  A host remembers the latest mark of its own list, and writes this mark again at
- * nodes that lack it.
+ * nodes that lack it.  Marks before the mark of the own list do not count: the hosts have come to
+ * this list since.
+ *
+ * A node may lack the mark of its new list, if the node was away or full.  A host with the same
+ * address for the node knows the node in the mark by its address, any other host by the process.
  *
  * Pure, like the core.
  */
@@ -82,6 +86,8 @@ typedef struct StepMark
 										   * none */
 	uint64_t address[HOSTS_NODES_MAX];    /* hashes of the addresses of the new list, in the
 										   * order of places */
+	uint64_t process[HOSTS_NODES_MAX];    /* hashes of the nodes' processes, as the writer last
+										   * knew them; 0: unknown */
 	char host[HOSTS_NAME_MAX + 1];        /* the writer, for people: printable ASCII */
 	char nodes[STEPS_NODES_TEXT_MAX + 1]; /* addresses of the new list, for people: printable
 										   * ASCII */
@@ -107,12 +113,13 @@ typedef struct StepMarks
 	StepMark mark[CORE_NODES_MAX];
 	uint64_t address[CORE_NODES_MAX]; /* hashes of this host's addresses of the nodes, as in
 									   * marks */
+	uint64_t process[CORE_NODES_MAX]; /* hashes of the nodes' processes, as in marks; 0: unknown */
 	core_mask told;                   /* nodes that have reported; other marks do not count */
 	StepMemory own;
 } StepMarks;
 
 /*
- * Remembers the latest mark that names the host's only list, perhaps by different addresses.
+ * Remembers the latest mark that names the host's first list, perhaps by different addresses.
  * Call this function after nodes have reported.  list: hash of the list.
  */
 extern void steps_remember(StepMarks *marks, core_mask nodes, uint64_t list);
@@ -134,16 +141,17 @@ extern bool steps_left(core_lists lists, uint64_t now, uint64_t next, const Step
  * after steps_remember for the list.  The host may mark if the list's own mark is as late as the
  * latest mark that counts.  Otherwise the host must exclude each host with the marked list,
  * whatever the nodes without a report are: if a wrong list were marked, hosts with the right list
- * would refuse. So a node without a report must have an address of the marked list.
+ * would refuse. So the marked list must name a node without a report.
  */
 extern bool steps_may_mark(core_mask nodes, const StepMarks *marks);
 
 /*
- * Returns true if a host may leave a list for another list, by the marks of both.  If a mark
- * says that the list `to` was left, the host may follow only in one case: a majority of `left`
- * was asked (left_asked), and `left` excludes each host with the new list of the mark.
+ * Returns NULL if a host may leave a list for another list, by the marks of both; else the mark
+ * that forbids it.  If a mark says that the list `to` was left, the host may follow in two cases
+ * only: a majority of `left` was asked (left_asked), and `left` excludes each host with the new
+ * list of the mark; or the mark is before the mark of the host's first list, which is one of both.
  */
-extern bool steps_may_follow(core_lists to, uint64_t to_list, core_lists left, uint64_t left_list,
-							 bool left_asked, const StepMarks *marks);
+extern const StepMark *steps_forbid(core_lists to, uint64_t to_list, core_lists left,
+									uint64_t left_list, bool left_asked, const StepMarks *marks);
 
 #endif /* REDLOCK_STEPS_H */

@@ -61,9 +61,10 @@ decide(Bytes *bytes, const StepMark *one, const StepMark *other)
 		if (choice % 3 == 1 && marks.mark[i].count > 0)
 			marks.mark[i].place = 1 + i % marks.mark[i].count;
 		marks.address[i] = choice % 3 == 2 ? one->address[i % HOSTS_NODES_MAX] : (uint64_t) i;
+		marks.process[i] = choice % 3 == 2 ? one->process[i % HOSTS_NODES_MAX] : 0;
 	}
 	(void) steps_left(lists, list, other->list, &marks);
-	(void) steps_may_follow(lists, list, left, other->list, take_below(bytes, 2) == 1, &marks);
+	(void) steps_forbid(lists, list, left, other->list, take_below(bytes, 2) == 1, &marks);
 	steps_remember(&marks, lists.now, list);
 	must(marks.own.list == list && marks.own.version >= 0);
 	latest = steps_latest(&marks);
@@ -74,7 +75,7 @@ decide(Bytes *bytes, const StepMark *one, const StepMark *other)
 	marks.own = (StepMemory){list, version};
 	must(!steps_left((core_lists){lists.now, 0}, list, 0, &marks));
 	marks.told = 0;
-	must(steps_may_follow(lists, list, left, other->list, false, &marks));
+	must(steps_forbid(lists, list, left, other->list, false, &marks) == NULL);
 }
 
 int

@@ -268,8 +268,13 @@ describe(const host *h, core_lists lists, HostConfig *config)
 			if (!(all & CORE_BIT(n)) || ((all_of(lists) & CORE_BIT(n)) != 0) != (listed == 1))
 				continue;
 			sprintf(to->address, h->renames ? "m%d" : "n%d", n);
+			if (h->process[n] != 0)
+				sprintf(to->last, "p%d.%d", n, h->process[n]);
 			if (can_reach(h, n))
+			{
 				sprintf(to->process, "p%d.%d", n, nodes[n].process);
+				memcpy(to->last, to->process, sizeof(to->last));
+			}
 			for (int i = 0; i < HOSTS_FORMER_MAX; i++)
 				if (h->former[n][i] != 0)
 					sprintf(to->former[i], "p%d.%d", n, h->former[n][i]);
@@ -478,8 +483,7 @@ look_at(host *h)
 		else
 			all_ripe = all_ripe && !(found[o] && standing_stops(&h->standing, &others[o]));
 	}
-	if (h->lists.next == 0)
-		steps_remember(&h->marks, h->lists.now, hash_of(h, h->lists.now));
+	steps_remember(&h->marks, h->lists.now, hash_of(h, h->lists.now));
 	h->is_left =
 		steps_left(h->lists, hash_of(h, h->lists.now), hash_of(h, h->lists.next), &h->marks);
 	seen.left += h->is_left;
@@ -572,7 +576,10 @@ mark_nodes(host *h, core_lists to)
 	seen.marks++;
 	for (int n = 0, j = 0; n < NODES; n++)
 		if (to.now & CORE_BIT(n))
-			mark.address[j++] = h->marks.address[n];
+		{
+			mark.address[j] = h->marks.address[n];
+			mark.process[j++] = h->marks.process[n];
+		}
 	mark.version = steps_next_version(&h->marks, mark.list, now_us / 1000);
 	for (int n = 0; n < NODES; n++)
 	{
@@ -614,8 +621,8 @@ may_leave(host *h, core_lists to, bool back)
 	each_told(h, see_apart);
 	view.clear = !apart && core_has_quorum(asked, on_duty(h)) &&
 				 have_told(h, asked.next != 0 ? left : to, h->wanted_us) &&
-				 steps_may_follow(to, hash_of(h, to.now), left, hash_of(h, left.now),
-								  asked.next != 0, &h->marks);
+				 steps_forbid(to, hash_of(h, to.now), left, hash_of(h, left.now), asked.next != 0,
+							  &h->marks) == NULL;
 	view.announced = h->announced == own_announced.step;
 	view.heard = have_answered(h, asked,
 							   h->announced_us > now_us - STEPS_FRESH_US ? h->announced_us
@@ -793,6 +800,7 @@ meet(host *h, int n)
 	memmove(&h->former[n][1], &h->former[n][0], sizeof(h->former[n]) - sizeof(h->former[n][0]));
 	h->former[n][0] = h->process[n];
 	h->process[n] = nodes[n].process;
+	h->marks.process[n] = 1000 * (uint64_t) n + (uint64_t) h->process[n];
 }
 
 /* A node was away for a moment: does its last answer still allow a vote? */

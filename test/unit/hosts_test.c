@@ -44,6 +44,7 @@ nodes(const char *text)
 		len = (int) strcspn(text, " ");
 		if (process != 0)
 			sprintf(node->process, "p%d", process);
+		memcpy(node->last, node->process, sizeof(node->last));
 		node->now = list % 2 == 1;
 		node->next = list / 2 % 2 == 1;
 		node->held = (uint8_t) (list / 4);
@@ -291,7 +292,10 @@ test_restarts_in_a_change(void)
 	ok(missed == 0, "but between the former list and the next (%d)", missed);
 }
 
-/* May a host leave the former list?  One node is down, and has another name at the other host. */
+/*
+ * May a host leave the former list?  One node is down, and has another name at the other host. Both
+ * hosts have met the node, or neither host has.
+ */
 static void
 test_leaving(void)
 {
@@ -308,22 +312,28 @@ test_leaving(void)
 	for (int change = 0; change < 3; change++)
 		for (int orders = 0; orders < 4; orders++)
 			for (int names = 0; names < 2; names++)
-				for (int down = -1; down < CHANGED; down++)
+				for (int down = -1; down < 2 * CHANGED; down++)
 				{
 					const char *name = names == 0 ? "a" : "b";
 					HostConfig then = host_in_step("a", changes[change][1], (orders & 1) != 0);
 					HostConfig both = host_in_step(name, changes[change][0], (orders & 2) != 0);
 					HostConfig former = host_in_step(name, changes[change][2], (orders & 2) != 0);
 					HostConfig *hosts[] = {&then, &both, &former};
-					bool is_kept = down >= 0 && changes[change][1][down] != 0;
+					int which = down >= 0 ? down % CHANGED : -1;
+					bool was_met = down >= CHANGED;
+					bool is_kept = which >= 0 && changes[change][1][which] != 0;
 					HostsDifference difference;
 
 					for (int host = 0; host < 3; host++)
 						for (int i = 0; i < hosts[host]->count; i++)
-							if (hosts[host]->node[i].address[1] - '0' == down)
+							if (hosts[host]->node[i].address[1] - '0' == which)
+							{
 								hosts[host]->node[i].process[0] = '\0';
+								if (!was_met)
+									hosts[host]->node[i].last[0] = '\0';
+							}
 					hosts_compare(&then, &both, HOSTS_AT_ANY_TIME, &difference);
-					if (names == 1 && is_kept)
+					if (names == 1 && is_kept && !was_met)
 						waits += difference.kinds == 0;
 					else
 						stays += difference.kinds != 0;
@@ -331,7 +341,8 @@ test_leaving(void)
 					leaves += difference.kinds == 0;
 				}
 	ok(stays == 0, "a host leaves its former list when the others have both (%d)", stays);
-	ok(waits == 0, "not while a node it keeps is down and has another name there (%d)", waits);
+	ok(waits == 0, "not while a node it keeps, which nobody has met, has another name there (%d)",
+	   waits);
 	ok(leaves == 0, "nor when one has the former list alone (%d)", leaves);
 }
 
@@ -544,6 +555,7 @@ test_configs(void)
 
 		memset(to->address, 'a', HOSTS_ADDRESS_MAX);
 		memset(to->process, 'p', HOSTS_ID_MAX);
+		memset(to->last, 'p', HOSTS_ID_MAX);
 		to->held = 63;
 		to->db = INT32_MAX;
 		to->now = to->next = true;
@@ -562,7 +574,17 @@ test_configs(void)
 	ok(hosts_read_config(&read, text, len) && read.node[0].next && read.node[0].held == 1,
 	   "the next list, and what is held");
 
-	ok(READS("p\00060000\0001\0001\0000\0a:1\0\0001\0000\0"), "of a node that is not connected");
+	full.node[0].process[0] = '\0';
+	len = hosts_write_config(&full, text);
+	ok(hosts_read_config(&read, text, len) && read.node[0].held == 1 &&
+		   read.node[0].process[0] == '\0' && strcmp(read.node[0].last, full.node[0].last) == 0,
+	   "the last process of a node that the host can't send to");
+
+	ok(READS("p\00060000\0001\000257\0000\0a:1\0\0001\0000\0"),
+	   "of a node that was never connected");
+	ok(!READS("p\00060000\0001\0001\0000\0a:1\0\0001\0000\0"),
+	   "a connected node without a process");
+	ok(!READS("p\00060000\0001\000512\0000\0a:1\0\0001\0000\0"), "a larger number of lists");
 	ok(READS("p\00060000\0000\0001\0000\0") && READS("p\00060000\0000\0001\0000\0later\0"),
 	   "without nodes");
 	ok(!READS("p\00060000\00017\0001\0000\0"), "more nodes than there may be");

@@ -61,7 +61,7 @@ host(const char *lists, HostStep step)
 
 		if (*lists != '0')
 		{
-			node->address[0] = node->process[0] = (char) ('a' + config.count);
+			node->address[0] = node->process[0] = node->last[0] = (char) ('a' + config.count);
 			node->now = (*lists - '0') % 2 == 1;
 			node->next = (*lists - '0') / 2 == 1;
 		}
@@ -202,6 +202,19 @@ test_left(void)
 	known.mark[1].list = 8;
 	known.mark[2].list = 9;
 	ok(!left(7, 0, told), "they may call nodes of the new list so");
+
+	told = mark("00123", 3, 1);
+	known.mark[4] = (StepMark){0};
+	ok(left(3, 034, told),
+	   "in two lists, a node of the new list without the mark may be another node");
+	known.process[4] = 77;
+	for (int i = 0; i < CORE_NODES_MAX; i++)
+		known.mark[i].process[2] = 77;
+	ok(!left(3, 034, told), "... its process tells which node it is");
+	known.process[4] = 0;
+	for (int i = 0; i < CORE_NODES_MAX; i++)
+		known.mark[i].process[2] = 0;
+	ok(left(3, 034, told), "... and an unknown process tells nothing");
 }
 
 static bool
@@ -336,7 +349,7 @@ static bool
 may_follow(core_mask to, core_mask leave, bool asked, core_mask told)
 {
 	known.told = told;
-	return steps_may_follow((core_lists){to, 0}, 1, (core_lists){leave, 0}, 2, asked, &known);
+	return steps_forbid((core_lists){to, 0}, 1, (core_lists){leave, 0}, 2, asked, &known) == NULL;
 }
 
 static void
@@ -352,11 +365,21 @@ test_follow(void)
 	ok(!may_follow(7, 070, false, told), "not if they were not");
 	told = mark("000123...", 3, 1);
 	ok(!may_follow(7, 0700, true, told), "nor if the mark names a third list");
+	known.own = (StepMemory){.list = 2, .version = 1};
+	ok(may_follow(7, 0700, true, told), "but if the list to leave was marked as late");
+	ok(may_follow(7, 0700, false, told), "... whether its nodes were asked or not");
+	known.own.list = 1;
+	ok(may_follow(7, 0700, true, told), "or the list to stay, on the way back");
+	known.own.list = 3;
+	ok(!may_follow(7, 0700, true, told), "not if a list was that has no part in the step");
+	known.own = (StepMemory){.list = 2, .version = 0};
+	ok(!may_follow(7, 0700, true, told), "nor if its mark is earlier");
 }
 
 #define TEXT(version, count, place, host)                                                          \
 	version "0123456789abcdef\0" count place host "a:1\0"                                          \
-			"0123456789abcdef\0"
+			"0123456789abcdef\0"                                                                   \
+			"0000000000000000\0"
 #define READS(...) steps_read_mark(&after, TEXT(__VA_ARGS__), sizeof(TEXT(__VA_ARGS__)) - 1)
 
 static void
@@ -367,6 +390,7 @@ test_marks_text(void)
 					   .count = 3,
 					   .place = 2,
 					   .address = {1, 2, UINT64_MAX},
+					   .process = {UINT64_MAX, 0, 3},
 					   .host = "berlin",
 					   .nodes = "a:1, b:1"};
 	StepMark after;
