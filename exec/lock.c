@@ -162,6 +162,25 @@ outlast_ttl(PGconn *conn, const Options *options, const char *name, int64_t limi
 					2, values));
 }
 
+/*
+ * Returns the time between TERM and KILL.  Exits if --kill-after does not suit the ttl.  Accepts a
+ * ttl of 0, wrong or missing: the server refuses such a ttl itself.
+ */
+static int64_t
+kill_after_of(const PGresult *times, const Options *options, int64_t ttl_us)
+{
+	int64_t kill_after_us = integer_of(times, 0);
+
+	if (options->kill_after == NULL)
+		return ttl_us / 5;
+	if (kill_after_us < 0)
+		fail(EXIT_USAGE, "--kill-after must not be negative");
+	if (ttl_us > 0 && kill_after_us > ttl_us / 3)
+		fail(EXIT_USAGE, "--kill-after must be at most a third of the ttl, which is %lld ms",
+			 (long long) ttl_us / 1000);
+	return kill_after_us;
+}
+
 void
 lock_acquire(PGconn *conn, const Options *options, Grant *grant)
 {
@@ -171,37 +190,23 @@ lock_acquire(PGconn *conn, const Options *options, Grant *grant)
 							options->hold_at_least,
 							options->shared ? "shared" : "exclusive",
 							options->permits};
-	const char *times[] = {options->kill_after, options->ttl};
+	const char *intervals[] = {options->kill_after, options->ttl};
+	PGresult *times;
 	PGresult *result;
 	int64_t asked_us;
 
 	/* Limits of a role are for its queries, and a lost lease must not end the session as well. */
-	result = execute(conn, options,
-					 "SELECT (extract(epoch FROM $1::interval) * 1000000)::bigint,"
-					 " (extract(epoch FROM coalesce($2::interval,"
-					 " current_setting('redlock.ttl', true)::interval)) * 1000000)::bigint,"
-					 " set_config('redlock.on_loss', 'error', false),"
-					 " (SELECT count(set_config(name, '0', false)) FROM pg_settings"
-					 " WHERE name IN ('statement_timeout', 'lock_timeout', 'transaction_timeout',"
-					 " 'idle_session_timeout'))",
-					 2, times);
-	grant->ttl_us = integer_of(result, 1);
-	grant->kill_after_us = grant->ttl_us / 5;
-	if (options->kill_after != NULL)
-	{
-		grant->kill_after_us = integer_of(result, 0);
-		if (grant->kill_after_us < 0)
-			fail(EXIT_USAGE, "--kill-after must not be negative");
-		/* a ttl that is wrong or missing is the server's error */
-		if (grant->ttl_us > 0 && grant->kill_after_us > grant->ttl_us / 3)
-			fail(EXIT_USAGE, "--kill-after must be at most a third of the ttl, which is %lld ms",
-				 (long long) grant->ttl_us / 1000);
-	}
-	PQclear(result);
-	outlast_ttl(conn, options, "tcp_user_timeout", grant->ttl_us / 1000 + 1);
-	outlast_ttl(conn, options, "tcp_keepalives_idle",
-				grant->ttl_us / 1000000 < KEEPALIVES_IDLE_MAX_S ? grant->ttl_us / 1000000 + 1
-																: KEEPALIVES_IDLE_MAX_S);
+	times = execute(conn, options,
+					"SELECT (extract(epoch FROM $1::interval) * 1000000)::bigint,"
+					" (extract(epoch FROM coalesce($2::interval,"
+					" current_setting('redlock.ttl', true)::interval)) * 1000000)::bigint,"
+					" set_config('redlock.on_loss', 'error', false),"
+					" (SELECT count(set_config(name, '0', false)) FROM pg_settings"
+					" WHERE name IN ('statement_timeout', 'lock_timeout', 'transaction_timeout',"
+					" 'idle_session_timeout'))",
+					2, intervals);
+	/* before the grant, so that wrong options acquire nothing */
+	(void) kill_after_of(times, options, integer_of(times, 1));
 
 	/* a procedure waits without a snapshot */
 	PQclear(execute(conn, options,
@@ -209,16 +214,28 @@ lock_acquire(PGconn *conn, const Options *options, Grant *grant)
 					" hold_at_least => $4::interval, mode => $5, permits => $6::integer)",
 					6, values));
 
-	asked_us = clock_us();
-	result = execute(
-		conn, options,
-		"SELECT redlock_token($1), (extract(epoch FROM redlock_check($1)) * 1000000)::bigint", 1,
-		values);
+	/* a reader gets the ttl of the host's first reader */
+	result = execute(conn, options,
+					 "SELECT token, (extract(epoch FROM ttl) * 1000000)::bigint FROM redlock_locks"
+					 " WHERE pid = pg_backend_pid() AND token = redlock_token($1)",
+					 1, values);
+	if (PQntuples(result) != 1)
+		fail(EXIT_FAILED, "the server does not tell the token and the ttl of the lock");
 	snprintf(grant->token, sizeof(grant->token), "%s", PQgetvalue(result, 0, 0));
-	grant->kill_at_us = watch_kill_at(asked_us, integer_of(result, 1));
+	grant->ttl_us = integer_of(result, 1);
 	PQclear(result);
-	if (grant->token[0] == '\0')
-		fail(EXIT_FAILED, "the server does not tell the token of the lock");
+	grant->kill_after_us = kill_after_of(times, options, grant->ttl_us);
+	PQclear(times);
+	outlast_ttl(conn, options, "tcp_user_timeout", grant->ttl_us / 1000 + 1);
+	outlast_ttl(conn, options, "tcp_keepalives_idle",
+				grant->ttl_us / 1000000 < KEEPALIVES_IDLE_MAX_S ? grant->ttl_us / 1000000 + 1
+																: KEEPALIVES_IDLE_MAX_S);
+
+	asked_us = clock_us();
+	result = execute(conn, options,
+					 "SELECT (extract(epoch FROM redlock_check($1)) * 1000000)::bigint", 1, values);
+	grant->kill_at_us = watch_kill_at(asked_us, integer_of(result, 0));
+	PQclear(result);
 
 	(void) PQsetNoticeReceiver(conn, receive_notice, NULL);
 	(void) PQsetnonblocking(conn, 1);

@@ -6,7 +6,9 @@
 # inheriting the connection, blocked signals or a closed standard input; a signal that ends
 # redlock-exec and not the command; a lock released while processes of the group still run, or kept
 # afterwards; a role's statement_timeout ending the wait; a server that gives up the connection, and
-# so releases the lock, while the lease lasts; another lock in a database of another encoding.
+# so releases the lock, while the lease lasts; a reader that is ended although the lease is renewed,
+# since the lease has another ttl than the reader asked for; another lock in a database of another
+# encoding.
 
 use strict;
 use warnings;
@@ -179,6 +181,18 @@ is(exec_code($host, ['held'], ['true']), 121, 'the second is skipped');
 	is(exec_code($host, ['table'], ['true']), 121, 'a writer does not');
 	stop_beats('reader', 0);
 	is($reader->code, 0, 'the reader ends');
+
+	# a reader gets the ttl of the host's first reader
+	$other->query("SELECT redlock_acquire('brief', ttl => '3 s', mode => 'shared', scope => 'session')");
+	$reader = exec_start($host, [ '--shared', 'brief' ], beats('brief'));
+	wait_until(sub { $reader->done || beat_log('brief') =~ /^start/m && last_beat_us('brief') > begin_us('brief') + 3500000 },
+		'a reader whose lease has a shorter ttl than its own runs for longer than this ttl');
+	stop_beats('brief', 9);
+	is($reader->code, 9, 'and comes to its end');
+	$reader = exec_start($host, [ '--shared', '--kill-after=2s', 'brief' ], ['true']);
+	is($reader->code, 120, '--kill-after must suit the ttl of the lease');
+	like($reader->err, qr/at most a third of the ttl, which is 3000 ms/, 'with the reason');
+	$other->query("SELECT redlock_release('brief')");
 }
 
 # ---- signals ----
@@ -226,26 +240,26 @@ is(exec_code($host, [ '-d', $host->connstr('latin') . ' client_encoding=LATIN1',
 $other->query('COMMIT');
 
 # The server gives up no silent client before the ttl is over.
-$other->query('CREATE SCHEMA spy; CREATE TABLE spy.limits (name text, setting text)');
 $other->query(<<'SQL');
-CREATE PROCEDURE spy.redlock_lock(resource text, wait interval = NULL, ttl interval = NULL,
-    scope redlock_scope = 'session', hold_at_least interval = NULL, hold_at_most interval = NULL,
-    keep_idle interval = NULL, mode text = 'exclusive', permits integer = 1) LANGUAGE plpgsql AS $$
+CREATE TABLE limits (name text, setting text);
+ALTER FUNCTION redlock_check(text) RENAME TO watched_check;
+CREATE FUNCTION redlock_check(resource text) RETURNS interval LANGUAGE plpgsql AS $$
 BEGIN
-    INSERT INTO spy.limits SELECT s.name, s.setting FROM pg_settings s
+    INSERT INTO public.limits SELECT s.name, s.setting FROM pg_settings s
      WHERE s.name IN ('tcp_keepalives_idle', 'tcp_user_timeout');
-    CALL public.redlock_lock(resource, ttl => ttl);
+    RETURN public.watched_check(resource);
 END $$
 SQL
 
+# The limits at all checks, of which the first comes before the command begins.
 sub limits_of
 {
 	my ($settings, @arguments) = @_;
-	my $options = join ' ', map { "-c $_" } 'search_path=spy,public', @$settings;
+	my $options = join ' ', map { "-c $_" } @$settings;
 
-	$other->query('TRUNCATE spy.limits');
+	$other->query('TRUNCATE limits');
 	output_of([ '-d', "dbname=postgres options='$options'", '-h', '127.0.0.1', '-p', $host->port, @arguments, 'job' ], ['true']);
-	return $other->query("SELECT string_agg(name || ' ' || setting, ', ' ORDER BY name) FROM spy.limits");
+	return $other->query("SELECT string_agg(DISTINCT name || ' ' || setting, ', ' ORDER BY name || ' ' || setting) FROM limits");
 }
 
 is(limits_of([qw(tcp_keepalives_idle=1 tcp_user_timeout=100)]),
@@ -254,6 +268,11 @@ is(limits_of([qw(tcp_keepalives_idle=15 tcp_user_timeout=15000)], '--ttl=20s'),
 	'tcp_keepalives_idle 21, tcp_user_timeout 20001', 'the ttl of the options counts');
 is(limits_of([qw(tcp_keepalives_idle=300 tcp_user_timeout=0)]),
 	'tcp_keepalives_idle 300, tcp_user_timeout 10001', 'a longer limit stays; 0 would be the limit of the kernel');
+$other->query("SELECT redlock_acquire('job', ttl => '25 s', mode => 'shared', scope => 'session')");
+is(limits_of([qw(tcp_keepalives_idle=1 tcp_user_timeout=100)], '--shared'),
+	'tcp_keepalives_idle 26, tcp_user_timeout 25001', 'of a reader the ttl of the lease');
+$other->query("SELECT redlock_release('job')");
+$other->query('DROP FUNCTION redlock_check(text); ALTER FUNCTION watched_check(text) RENAME TO redlock_check');
 
 # ---- processes that outlive the command ----
 
