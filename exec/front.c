@@ -171,6 +171,22 @@ stop_self(int number)
 	return sigismember(&pending, SIGCONT) == 1;
 }
 
+/*
+ * Without this the stopped command would hold the lock for ever.  The kernel does not treat the
+ * command's group as orphaned, since the front is its parent, so the front does what the kernel
+ * does with an orphaned group.  A command that survives HUP and wants the terminal again is killed.
+ */
+static void
+hang_up(void)
+{
+	static bool again;
+
+	complain("the command wants the terminal, and no shell can continue it: %s",
+			 again ? "killed" : "hung up");
+	watch_signal(watch, again ? SIGKILL : SIGHUP);
+	again = true;
+}
+
 /* The command was stopped. */
 static void
 command_stopped(int number)
@@ -183,8 +199,8 @@ command_stopped(int number)
 	if (!wants_terminal || !(had_terminal || has_terminal(getpgrp())))
 	{
 		give_terminal(watch->group, getpgrp());
-		if (!stop_self(number) && number != SIGTSTP)
-			return; /* to continue the command would stop the command again */
+		if (!stop_self(number) && wants_terminal)
+			hang_up(); /* TSTP is ignored instead */
 	}
 	if (wants_terminal || had_terminal)
 		give_terminal(getpgrp(), watch->group);

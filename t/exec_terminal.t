@@ -3,12 +3,13 @@
 # Protects from: a command that can't read from the terminal; control-C that ends redlock-exec and
 # not the command; control-Z that does not give the shell back, or costs the lock; a terminal that
 # stays with the group of the command; a command in the background that takes the terminal; a command
-# stopped for ever where no shell could continue it.
+# stopped for ever, perhaps with the lock, where no shell could continue it.
 
 use strict;
 use warnings;
 
 use ExecTest;
+use PostgreSQL::Test::Utils;
 use RedlockTest;
 use Test::More;
 
@@ -118,6 +119,17 @@ type_in("fg\nthird\n", qr/^third\r/m, 'fg: it reads');
 type_in("\cD", qr/prompt> /, 'and comes to the end');
 type_in("run cat | tr a-z A-Z\nfourth\n", qr/^FOURTH\r/m, 'in a pipeline');
 type_in("\cD", qr/prompt> /, 'and comes to the end');
+
+# a job in the background, after the end of its script: no shell could continue the job
+my $script = beat_path('script');
+append_to_file("$script.1", "$ENV{RUN} job -- sh -c 'read x </dev/tty' &\n");
+type_in("sh $script.1\n", qr/no shell can continue it: hung up\r/, 'a command without a shell that wants the terminal');
+ok($host->poll_query_until('postgres', 'SELECT count(*) = 0 FROM redlock_locks'), 'does not keep the lock');
+wait_until(sub { session_count($host) == 0 }, 'nor the session');
+append_to_file("$script.2", "$ENV{RUN} job -- sh -c 'trap : HUP; read x </dev/tty; read x </dev/tty' &\n");
+type_in("sh $script.2\n", qr/hung up\r.*killed\r/s, 'a command that survives HUP and reads again');
+ok($host->poll_query_until('postgres', 'SELECT count(*) = 0 FROM redlock_locks'), 'does not keep the lock');
+type_in("echo here\n", qr/^here\r/m, 'the terminal stays with the shell');
 
 type_in("exit\n", qr/exit/, 'the shell ends');
 close $pty;
