@@ -136,8 +136,9 @@ extern void watch_extend(Watch *watch, int64_t kill_at_us);
 
 /*
  * Ends the group: TERM now, and KILL after kill_after_us or at kill_at_us.  KILL now where no time
- * is left: without a lease (END_LOST, END_SESSION), and if kill_after_us is 0.  If the end has
- * begun, the first reason stays, and only the loss of the lease hastens KILL.
+ * is left: without a lease (END_LOST, END_SESSION), if kill_after_us is 0, and after the death of
+ * the front (END_FRONT).  A front in the group of another redlock-exec may have been killed because
+ * that lease ends.  If the end has begun, the first reason stays, and such an event hastens KILL.
  */
 extern void watch_end(Watch *watch, EndReason reason, const char *message);
 

@@ -127,7 +127,8 @@ void
 watch_end(Watch *watch, EndReason reason, const char *message)
 {
 	int none = END_NONE;
-	bool at_once = reason == END_LOST || reason == END_SESSION || watch->kill_after_us == 0;
+	bool at_once = reason == END_LOST || reason == END_SESSION || reason == END_FRONT ||
+				   watch->kill_after_us == 0;
 	int64_t by_us = clock_us() + (at_once ? 0 : watch->kill_after_us);
 
 	if (__atomic_compare_exchange_n(&watch->reason, &none, reason, false, __ATOMIC_SEQ_CST,

@@ -3,8 +3,8 @@
 #
 # Protects from: a command that runs on without the lock, since the process that should end it is
 # stopped, waits for an answer, or is dead; a lock released before the command has ended; TERM
-# without KILL, or KILL without TERM while the lease is valid; a wrong exit code; a session, a
-# keeper or a command left behind.
+# without KILL, or KILL without TERM while the lease is valid; a command of an inner redlock-exec that
+# outlives the outer lock; a wrong exit code; a session, a keeper or a command left behind.
 #
 # Another host waits for the lock with a command of its own, which notes when it begins. The
 # command of the first host notes when it was last alive.
@@ -136,33 +136,49 @@ wait_until(sub { $runs{keeper} = $runs{a}->keeper }, 'its keeper is there');
 $runs{b} = exec_start($host_b, [ '--wait=1h', 'group' ], beats('b_group'));
 kill 'KILL', $runs{a}->pid;
 in_turn('dead front, and a group', %runs);
-like(beat_log('a_group'), qr/^TERM$/m, 'the child had TERM');
+unlike(beat_log('a_group'), qr/^TERM$/m, 'the child had no grace');
 
-# The end has begun: a late answer of the server, with a long validity, does not put off KILL.
-%runs = (name => 'slow', a => exec_start($host_a, [ '--ttl=60s', '--kill-after=1s', 'slow' ],
-		[ 'sh', '-c', '"$@" & wait; wait', 'sh', @{ beats('a_slow', 'TERM') } ]));
-wait_until(sub { beat_log('a_slow') =~ /^start/m }, 'a child of the command runs');
-($runs{command}) = beat_log('a_slow') =~ /^start (\d+)/m;
-wait_until(sub { $runs{keeper} = $runs{a}->keeper }, 'its keeper is there');
+# The front is killed because it belongs to the group of another redlock-exec.
+%runs = (a => exec_start($host_a, [ '--ttl=60s', 'outer' ],
+		[ exec_program($host_a), '-d', $host_a->connstr('postgres'), '--ttl=60s', 'inner', '--',
+			'sh', '-c', '"$@" & wait; wait', 'sh', @{ beats('a_inner', 'TERM') } ]));
+wait_until(sub { beat_log('a_inner') =~ /^start/m }, 'a child of the command of an inner redlock-exec runs');
+($runs{command}) = beat_log('a_inner') =~ /^start (\d+)/m;
+$host_a->safe_psql('postgres', "SELECT pg_terminate_backend(pid) FROM redlock_locks WHERE resource = 'outer'");
+is($runs{a}->code, 123, 'the outer session is terminated: lost');
+wait_until(sub { is_dead($runs{command}) }, 'the child of the inner command ends');
+unlike(beat_log('a_inner'), qr/^TERM$/m, 'without a grace');
+ok($host_a->poll_query_until('postgres', "SELECT count(*) = 0 FROM redlock_locks WHERE resource = 'inner'"), 'and the inner lock is free');
+
+# ---- the end has begun ----
+
+# The commands end by an outage of the nodes, after which the leases are still valid.
+%runs = map { $_ => exec_start($host_a, [ '--ttl=30s', '--kill-after=10s', $_ ], beats("a_$_", 'TERM')) } qw(hasty slow);
+foreach my $name (qw(hasty slow))
+{
+	wait_until(sub { beat_log("a_$name") =~ /^start/m }, "the command of $name runs");
+	($runs{"command_$name"}) = beat_log("a_$name") =~ /^start (\d+)/m;
+}
+$_->pause foreach @nodes[ 0, 1 ];
+my $near = "SELECT bool_and(valid_for < '14 s') FROM redlock_locks WHERE resource IN ('hasty', 'slow')";
+ok($host_a->poll_query_until('postgres', $near), 'both leases near their end');
 my $backend = $host_a->safe_psql('postgres', "SELECT pid FROM redlock_locks WHERE resource = 'slow'");
-my $stopped = time;
 kill 'STOP', $backend;
-wait_until(sub { time > $stopped + 3 }, 'a check is under way, as one begins each second');
-kill 'KILL', $runs{a}->pid;
-wait_until(sub { beat_log('a_slow') =~ /^TERM$/m }, 'the child gets TERM');
-kill 'CONT', $backend;
-wait_until(sub { is_dead($runs{command}) && is_dead($runs{keeper}) }, 'a late answer: the child ends soon after TERM', 20);
+wait_until(sub { beat_log("a_$_") =~ /^TERM$/m }, "the command of $_ gets TERM") foreach qw(hasty slow);
 
-# The end has begun, and then the server releases the lock: the rest of the grace is void.
-%runs = (name => 'hasty', a => exec_start($host_a, [ '--ttl=60s', '--kill-after=20s', 'hasty' ],
-		[ 'sh', '-c', '"$@" & wait; wait', 'sh', @{ beats('a_hasty', 'TERM') } ]));
-wait_until(sub { beat_log('a_hasty') =~ /^start/m }, 'a child of the command runs');
-($runs{command}) = beat_log('a_hasty') =~ /^start (\d+)/m;
-wait_until(sub { $runs{keeper} = $runs{a}->keeper }, 'its keeper is there');
-kill 'KILL', $runs{a}->pid;
-wait_until(sub { beat_log('a_hasty') =~ /^TERM$/m }, 'the child gets TERM');
+# The server releases the lock: the rest of the grace is void.
 $host_a->safe_psql('postgres', "SELECT pg_terminate_backend(pid) FROM redlock_locks WHERE resource = 'hasty'");
-wait_until(sub { is_dead($runs{command}) && is_dead($runs{keeper}) }, 'a terminated session: the child ends at once', 10);
+wait_until(sub { is_dead($runs{command_hasty}) }, 'a terminated session: the command ends at once', 7);
+is($runs{hasty}->code, 123, '... and was lost');
+
+# A late answer of the server, with a long validity, does not put off KILL.
+$_->resume foreach @nodes[ 0, 1 ];
+ok($host_a->poll_query_until('postgres', "SELECT valid_for > '20 s' FROM redlock_locks WHERE resource = 'slow'"),
+	'the lease is renewed');
+kill 'CONT', $backend;
+wait_until(sub { is_dead($runs{command_slow}) }, 'a late answer: the command ends soon after TERM', 16);
+is($runs{slow}->code, 123, '... and was lost');
+wait_nodes_ready($host_a, 3);
 
 # ---- the command heeds TERM, or is stopped ----
 
