@@ -267,6 +267,7 @@ main(int argc, char **argv)
 	(void) setlocale(LC_ALL, "");
 	read_options(argc, argv, &options);
 	heed_signals();
+	watch_require_proc();
 	conn = lock_connect(&options);
 	lock_acquire(conn, &options, &grant);
 	return front_run(conn, &options, &grant);

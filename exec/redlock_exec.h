@@ -147,6 +147,12 @@ extern int64_t watch_act(Watch *watch);
 
 extern void watch_signal(const Watch *watch, int number);
 
+/*
+ * Exits with a message if /proc belongs to another pid namespace: there no process of the group
+ * would be found, and the group would seem to have ended.
+ */
+extern void watch_require_proc(void);
+
 /* Is there a process in the group that has not ended? */
 extern bool watch_group_lives(const Watch *watch);
 

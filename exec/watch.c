@@ -169,6 +169,18 @@ watch_act(Watch *watch)
 	return now_us + KILL_AGAIN_US;
 }
 
+void
+watch_require_proc(void)
+{
+	char self[24] = "";
+
+	if (readlink("/proc/self", self, sizeof(self) - 1) > 0 && strtol(self, NULL, 10) == getpid())
+		return;
+	complain("/proc does not show the processes of this pid namespace");
+	fprintf(stderr, "HINT:  Mount /proc in the namespace, as \"unshare --mount-proc\" does.\n");
+	exit(EXIT_FAILED);
+}
+
 /*
  * Does a process of the group with this number run?  A process whose first thread has ended is a
  * zombie with other threads.

@@ -7,8 +7,8 @@
 # redlock-exec and not the command; a lock released while processes of the group still run, or kept
 # afterwards; a role's statement_timeout ending the wait; a server that gives up the connection, and
 # so releases the lock, while the lease lasts; a reader that is ended although the lease is renewed,
-# since the lease has another ttl than the reader asked for; another lock in a database of another
-# encoding.
+# since the lease has another ttl than the reader asked for; processes that are not seen in the /proc
+# of another pid namespace; another lock in a database of another encoding.
 
 use strict;
 use warnings;
@@ -113,9 +113,16 @@ ok($host->poll_query_until('postgres', "SELECT count(*) = 0 FROM redlock_locks W
 # ... also of process 1, which ignores signals without a handler
 SKIP:
 {
-	my @as_first = qw(unshare --map-current-user --pid --fork);
+	my @own_pids = qw(unshare --map-current-user --pid --fork);
+	my @as_first = (@own_pids, '--mount-proc');
 
-	skip 'no namespaces for users', 3 if system("@as_first true >/dev/null 2>&1") != 0;
+	skip 'no namespaces for users', 5 if system("@own_pids true >/dev/null 2>&1") != 0;
+	# the group would seem to have ended when its leader has
+	$run = exec_start($host, ['job'], ['true'], within => \@own_pids);
+	is($run->code, 125, '/proc is of another pid namespace');
+	like($run->err, qr/does not show.*^HINT:.*--mount-proc/ms, 'with the reason and the way out');
+
+	skip 'no /proc for namespaces of users', 3 if system("@as_first true >/dev/null 2>&1") != 0;
 	$run = exec_start($host, [ '--wait=1h', 'busy' ], ['true'], within => \@as_first);
 	ok($host->poll_query_until('postgres', "SELECT count(*) = 1 FROM redlock_locks WHERE state = 'queued'"), 'process 1 waits');
 	kill 'TERM', split ' ', slurp_file('/proc/' . $run->pid . '/task/' . $run->pid . '/children');
