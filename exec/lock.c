@@ -163,6 +163,31 @@ outlast_ttl(PGconn *conn, const Options *options, const char *name, int64_t limi
 }
 
 /*
+ * Lets all later statements find the objects of the extension, which may be in any schema, and no
+ * objects of a third schema.  Exits if the database lacks the extension.
+ */
+static void
+find_extension(PGconn *conn, const Options *options)
+{
+	PGresult *result = execute(conn, options,
+							   "SELECT pg_catalog.set_config('search_path', pg_catalog.format("
+							   "'pg_catalog, %I, pg_temp', n.nspname), false)"
+							   " FROM pg_catalog.pg_extension e JOIN pg_catalog.pg_namespace n"
+							   " ON n.oid OPERATOR(pg_catalog.=) e.extnamespace"
+							   " WHERE e.extname OPERATOR(pg_catalog.=) 'redlock_pg'",
+							   0, NULL);
+
+	if (PQntuples(result) == 0)
+	{
+		complain("database \"%s\" lacks the extension redlock_pg", PQdb(conn));
+		fprintf(stderr,
+				"HINT:  Run CREATE EXTENSION redlock_pg there, or choose another database.\n");
+		exit(EXIT_FAILED);
+	}
+	PQclear(result);
+}
+
+/*
  * Returns the time between TERM and KILL.  Exits if --kill-after does not suit the ttl.  Accepts a
  * ttl of 0, wrong or missing: the server refuses such a ttl itself.
  */
@@ -195,6 +220,7 @@ lock_acquire(PGconn *conn, const Options *options, Grant *grant)
 	PGresult *result;
 	int64_t asked_us;
 
+	find_extension(conn, options);
 	/* Limits of a role are for its queries, and a lost lease must not end the session as well. */
 	times = execute(conn, options,
 					"SELECT (extract(epoch FROM $1::interval) * 1000000)::bigint,"

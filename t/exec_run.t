@@ -8,7 +8,8 @@
 # afterwards; a role's statement_timeout ending the wait; a server that gives up the connection, and
 # so releases the lock, while the lease lasts; a reader that is ended although the lease is renewed,
 # since the lease has another ttl than the reader asked for; processes that are not seen in the /proc
-# of another pid namespace; another lock in a database of another encoding.
+# of another pid namespace; an extension that is not found in its schema; another lock in a database of
+# another encoding.
 
 use strict;
 use warnings;
@@ -245,6 +246,19 @@ is(exec_code($host, [ '-d', $host->connstr('latin'), "gr\xc3\xb6\xc3\x9fe" ], ['
 is(exec_code($host, [ '-d', $host->connstr('latin') . ' client_encoding=LATIN1', "gr\xf6\xdfe" ], ['true']), 121,
 	'... and as the connection string says');
 $other->query('COMMIT');
+
+# The extension may be in any schema, and the lock is the same.
+$other->query('CREATE DATABASE apart TEMPLATE template0');
+$host->safe_psql('apart', 'CREATE SCHEMA "Odd, schema"; CREATE EXTENSION redlock_pg SCHEMA "Odd, schema"');
+my $beats = exec_start($host, [ '-d', $host->connstr('apart'), 'schema' ], beats('schema'));
+wait_until(sub { $beats->done || beat_log('schema') =~ /^start/m }, 'a command runs, with the extension in a schema of its own');
+is(exec_code($host, ['schema'], ['true']), 121, 'the lock counts in other databases');
+stop_beats('schema', 6);
+is($beats->code, 6, 'and the command comes to its end');
+is($beats->err, '', 'with the release confirmed');
+$run = exec_start($host, [ '-d', $host->connstr('template1'), 'job' ], ['true']);
+is($run->code, 125, 'a database without the extension');
+like($run->err, qr/database "template1" lacks the extension redlock_pg\nHINT:/, 'with the reason and the way out');
 
 # The server gives up no silent client before the ttl is over.
 $other->query(<<'SQL');
