@@ -36,6 +36,7 @@ static int to_keeper = -1; /* socket */
 static int signals = -1;   /* signalfd */
 static int timer = -1;
 static int terminal = -1; /* -1: there is none */
+static bool interrupted;  /* SIGINT ended the command */
 static sigset_t blocked_before;
 
 /* ---- the start ---- */
@@ -205,6 +206,25 @@ command_stopped(int number)
 	watch_signal(watch, SIGCONT);
 }
 
+/*
+ * Control-C reaches only the group that has the terminal.  If that was the command's group, the
+ * shell of a script in the front's group would go on to its next line.  So the front's group gets
+ * SIGINT as well, as if the command were a member, and the front dies of SIGINT.  Returns if no
+ * shell of this session waits for the front: there the exit code tells.
+ */
+static void
+interrupt_self(void)
+{
+	sigset_t set;
+
+	if (getsid(getppid()) != getsid(0))
+		return;
+	sigemptyset(&set);
+	sigaddset(&set, SIGINT);
+	(void) kill(0, SIGINT);
+	(void) sigprocmask(SIG_UNBLOCK, &set, NULL); /* dies here, unless the caller ignores SIGINT */
+}
+
 /* ---- the loop ---- */
 
 static void
@@ -230,6 +250,7 @@ look_at_command(int *code)
 	info.si_pid = 0;
 	if (waitid(P_PID, watch->group, &info, WEXITED | WNOHANG | WNOWAIT) != 0 || info.si_pid == 0)
 		return false;
+	interrupted = info.si_code != CLD_EXITED && info.si_status == SIGINT;
 	*code = info.si_code == CLD_EXITED ? info.si_status : 128 + info.si_status;
 	return true;
 }
@@ -305,6 +326,7 @@ int
 front_run(PGconn *conn, const Options *options, const Grant *grant)
 {
 	EndReason reason;
+	bool had_terminal;
 	int code = EXIT_FAILED;
 
 	start(conn, options, grant);
@@ -321,6 +343,7 @@ front_run(PGconn *conn, const Options *options, const Grant *grant)
 		wait_for_event(next_us);
 	}
 	reason = watch_reason(watch);
+	had_terminal = has_terminal(watch->group);
 	give_terminal(watch->group, getpgrp());
 	end_keeper();
 	(void) waitpid(watch->group, NULL, 0);
@@ -338,5 +361,7 @@ front_run(PGconn *conn, const Options *options, const Grant *grant)
 	}
 	if (!watch->released)
 		complain("lock \"%s\": the server did not confirm the release", options->name);
+	if (interrupted && had_terminal)
+		interrupt_self();
 	return code;
 }

@@ -1,7 +1,7 @@
 # redlock-exec on a terminal, under a shell with job control.
 #
 # Protects from: a command that can't read from the terminal; control-C that ends redlock-exec and
-# not the command; control-Z that does not give the shell back, or costs the lock; a terminal that
+# not the command, or the command and not the script around it; control-Z that does not give the shell back, or costs the lock; a terminal that
 # stays with the group of the command; a command in the background that takes the terminal; a command
 # stopped for ever, perhaps with the lock, where no shell could continue it.
 
@@ -24,6 +24,7 @@ use POSIX ();
 my @nodes = redis_nodes(3);
 my $host = redlock_cluster('a', nodes => \@nodes, conf => "redlock.ttl = '2s'");
 my $seen = '';
+my $seen_before = ''; # before the last input
 my ($pty, $started);
 
 # Starts a command as the leader of a session, on a new terminal.
@@ -63,7 +64,7 @@ sub type_in
 	my ($text, $expected, $description) = @_;
 
 	local $Test::Builder::Level = $Test::Builder::Level + 1;
-	seen();
+	$seen_before = seen();
 	$seen = '';
 	syswrite $pty, $text;
 	wait_until(sub { seen() =~ $expected }, $description) or diag($seen);
@@ -102,6 +103,16 @@ type_in("run cat\nfirst\n", qr/^first\r/m, 'the command reads again');
 type_in("\cC", qr/prompt> /, 'control-C ends it');
 type_in("echo code \$?\n", qr/^code 130\r/m, 'with the code of the signal');
 
+my $script = beat_path('script');
+append_to_file("$script.0", "$ENV{RUN} job -- cat\necho NEXT LINE\n");
+foreach my $shell (qw(bash sh))
+{
+	type_in("$shell $script.0\nfirst\n", qr/^first\r/m, "in a script of $shell");
+	type_in("\cC", qr/prompt> /, 'control-C ends the command');
+	type_in("echo code \$?\n", qr/^code 130\r/m, 'and the script');
+	unlike($seen_before, qr/NEXT LINE/, 'before its next line');
+}
+
 # the terminal is not handed over
 type_in("run sleep 1000\n", qr/^/, 'a command that does not read');
 is_held('holds the lock');
@@ -121,7 +132,6 @@ type_in("run cat | tr a-z A-Z\nfourth\n", qr/^FOURTH\r/m, 'in a pipeline');
 type_in("\cD", qr/prompt> /, 'and comes to the end');
 
 # a job in the background, after the end of its script: no shell could continue the job
-my $script = beat_path('script');
 append_to_file("$script.1", "$ENV{RUN} job -- sh -c 'read x </dev/tty' &\n");
 type_in("sh $script.1\n", qr/no shell can continue it: hung up\r/, 'a command without a shell that wants the terminal');
 ok($host->poll_query_until('postgres', 'SELECT count(*) = 0 FROM redlock_locks'), 'does not keep the lock');
