@@ -956,6 +956,12 @@ BEGIN
             DELETE FROM pg_catalog.pg_init_privs
              WHERE classoid OPERATOR(pg_catalog.=) 'pg_catalog.pg_proc'::pg_catalog.regclass::pg_catalog.oid
                AND objoid = changed.oid;
+            -- from 17 on, a role in such a row cannot be dropped while pg_shdepend has these entries
+            DELETE FROM pg_catalog.pg_shdepend
+             WHERE dbid OPERATOR(pg_catalog.=) (SELECT oid FROM pg_catalog.pg_database
+                                                 WHERE datname OPERATOR(pg_catalog.=) pg_catalog.current_database())
+               AND classid OPERATOR(pg_catalog.=) 'pg_catalog.pg_proc'::pg_catalog.regclass::pg_catalog.oid
+               AND objid OPERATOR(pg_catalog.=) changed.oid AND deptype = 'i';
         END IF;
         EXECUTE pg_catalog.format('ALTER ROUTINE %s OWNER TO %s', changed.routine, changed.owner);
     END LOOP;

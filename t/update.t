@@ -2,7 +2,8 @@
 #
 # Protects from: an update leaving another definition, comment or privilege than a new
 # installation; an update losing fences, held locks, views of users, or changed privileges; SQL
-# objects of an earlier release failing with this library before the update; an update succeeding
+# objects of an earlier release failing with this library before the update; roles that cannot be
+# dropped after an update; an update succeeding
 # with an older library, which lacks the new functions; a C function changing its arguments or
 # result under its old name; objects of a role with CREATE on the extension's schema running with the
 # rights of a superuser, in a script, a view or a function of ours.
@@ -244,6 +245,20 @@ SQL
 	return;
 }
 
+# Drops roles of a database that still exists, as an administrator does.
+sub drops_roles
+{
+	my ($db, $what, @roles) = @_;
+	my $roles = join ', ', @roles;
+	my $s = session($host, dbname => $db);
+
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	$s->query("REASSIGN OWNED BY $roles TO CURRENT_USER; DROP OWNED BY $roles");
+	is(join("\n", grep { $_ ne '' } map { $s->run("DROP ROLE $_")->{message} } @roles), '', $what);
+	$s->quit;
+	return;
+}
+
 $host->safe_psql('postgres', 'CREATE DATABASE fresh');
 $host->safe_psql('fresh', 'CREATE EXTENSION redlock_pg');
 my $fresh = $host->safe_psql('fresh', $inventory);
@@ -346,8 +361,8 @@ SQL
 		'redlock_lock stranger', "$version: functions of others stay theirs, and ours ours");
 	$host->safe_psql($db, 'DROP FUNCTION redlock_lock(int); DROP TABLE redlock_update');
 	calls_work($db, "$version after the update");
+	drops_roles($db, "$version: roles with changed privileges can be dropped", qw(worker stranger));
 	$host->safe_psql('postgres', "DROP DATABASE $db");
-	$host->safe_psql('postgres', 'DROP ROLE worker, stranger');
 
 	# with nothing of a user's
 	$host->safe_psql('postgres', "CREATE DATABASE $db");
@@ -361,11 +376,14 @@ SQL
 	$host->safe_psql('postgres', "CREATE DATABASE $db");
 	$host->safe_psql($db, <<SQL);
 CREATE ROLE former SUPERUSER;
+CREATE ROLE updater SUPERUSER;
 CREATE ROLE owner;
 SET ROLE former;
 CREATE EXTENSION redlock_pg VERSION '$version';
+REVOKE EXECUTE ON FUNCTION redlock_acquire FROM PUBLIC;
 RESET ROLE;
 REASSIGN OWNED BY former TO owner;
+SET ROLE updater;
 ALTER EXTENSION redlock_pg UPDATE;
 SQL
 	calls_work($db, "$version of another owner after the update");
@@ -373,8 +391,8 @@ SQL
 	is($reader->run("SELECT redlock_acquire('shared', mode => 'shared', scope => 'session') = redlock_fence('shared')")->{out},
 		't', "$version of another owner: a fence of a shared lock");
 	$reader->quit;
+	drops_roles($db, "$version of another owner: the role that ran the update can be dropped", qw(updater former owner));
 	$host->safe_psql('postgres', "DROP DATABASE $db");
-	$host->safe_psql('postgres', 'DROP ROLE former, owner');
 }
 
 calls_work('fresh', "fresh $now");
