@@ -932,3 +932,43 @@ GRANT SELECT ON redlock_locks, redlock_nodes, redlock_hosts, redlock_stats, redl
 GRANT EXECUTE ON FUNCTION redlock_lock_rows, redlock_node_rows, redlock_node_list_rows,
     redlock_role_rows, redlock_host_rows, redlock_counter_row, redlock_unsettled_row,
     redlock_stat_node_rows, redlock_stat_resource_rows TO PUBLIC;
+
+-- Default privileges may have given other roles more than this script grants.  Sessions write the
+-- tables with the rights of the owner, so a role with TRIGGER would run its code with these rights.
+-- pg_init_privs has a row for each object with a GRANT or REVOKE in this script.  The extension's
+-- schema may have operators and functions of strangers: the operands have exactly the types of an
+-- operator of pg_catalog.
+DO LANGUAGE plpgsql $$
+DECLARE
+    given record;
+BEGIN
+    FOR given IN
+        SELECT CASE WHEN p.oid IS NULL THEN 'TABLE' ELSE 'ROUTINE' END AS kind,
+               COALESCE(c.oid::pg_catalog.regclass::pg_catalog.text,
+                        p.oid::pg_catalog.regprocedure::pg_catalog.text) AS object,
+               a.privilege_type,
+               CASE WHEN a.grantee OPERATOR(pg_catalog.=) 0::pg_catalog.oid THEN 'PUBLIC'
+                    ELSE a.grantee::pg_catalog.regrole::pg_catalog.text END AS role
+          FROM pg_catalog.pg_extension e
+          JOIN pg_catalog.pg_depend d ON d.refobjid = e.oid AND d.deptype = 'e'
+           AND d.refclassid OPERATOR(pg_catalog.=) 'pg_catalog.pg_extension'::pg_catalog.regclass::pg_catalog.oid
+          JOIN pg_catalog.pg_init_privs i ON i.classoid = d.classid AND i.objoid = d.objid AND i.objsubid = 0
+          LEFT JOIN pg_catalog.pg_class c ON c.oid = d.objid
+           AND d.classid OPERATOR(pg_catalog.=) 'pg_catalog.pg_class'::pg_catalog.regclass::pg_catalog.oid
+          LEFT JOIN pg_catalog.pg_proc p ON p.oid = d.objid
+           AND d.classid OPERATOR(pg_catalog.=) 'pg_catalog.pg_proc'::pg_catalog.regclass::pg_catalog.oid
+         CROSS JOIN LATERAL pg_catalog.aclexplode(COALESCE(c.relacl, p.proacl)) a
+         WHERE e.extname = 'redlock_pg' AND a.privilege_type <> 'SELECT'
+           AND a.grantee OPERATOR(pg_catalog.<>) COALESCE(c.relowner, p.proowner)
+           AND EXISTS (SELECT FROM pg_catalog.aclexplode(i.initprivs) f
+                        WHERE f.grantee = a.grantee AND f.privilege_type = a.privilege_type)
+           -- the functions behind the views are for all roles
+           AND (p.oid IS NULL
+                OR NOT EXISTS (SELECT FROM pg_catalog.aclexplode(i.initprivs) f
+                                WHERE f.grantee OPERATOR(pg_catalog.=) 0::pg_catalog.oid))
+    LOOP
+        EXECUTE pg_catalog.format('REVOKE %s ON %s %s FROM %s CASCADE',
+                                  given.privilege_type, given.kind, given.object, given.role);
+    END LOOP;
+END
+$$;

@@ -2,7 +2,8 @@
 --
 -- Protects from: a function or procedure that stays open to everybody after the
 -- statement that docs/how-to/permissions.md gives; views that break with it; a role that was
--- given the right and can't use it.
+-- given the right and can't use it; default privileges that let a role write the extension's
+-- tables, add a trigger there, or call a function for administrators.
 
 -- the tests run with five nodes, and with the node inside the server
 SELECT count(*) AS nodes FROM regexp_split_to_table(current_setting('redlock.nodes'), ', ') \gset
@@ -116,7 +117,40 @@ SELECT count(*) = :nodes AS all_of_them FROM redlock_stat_nodes;
 SELECT count(*) >= 0 AS readable FROM redlock_stat_resources;
 RESET ROLE;
 
+-- Default privileges for a role reach neither the functions for administrators ...
+DROP EXTENSION redlock_pg;
+ALTER DEFAULT PRIVILEGES GRANT ALL ON TABLES TO regress_redlock_yes WITH GRANT OPTION;
+ALTER DEFAULT PRIVILEGES GRANT ALL ON TABLES TO PUBLIC;
+ALTER DEFAULT PRIVILEGES IN SCHEMA public GRANT EXECUTE ON ROUTINES TO regress_redlock_yes;
+CREATE EXTENSION redlock_pg;
+SELECT DISTINCT p.proname
+  FROM pg_depend d JOIN pg_extension e ON d.refobjid = e.oid JOIN pg_proc p ON p.oid = d.objid
+ WHERE e.extname = 'redlock_pg' AND d.deptype = 'e' AND d.classid = 'pg_proc'::regclass
+   AND d.refclassid = 'pg_extension'::regclass
+   AND NOT has_function_privilege('regress_redlock_yes', p.oid, 'EXECUTE')
+ ORDER BY p.proname;
+-- ... nor any right on tables and views beyond SELECT
+SELECT c.relname, a.privilege_type
+  FROM pg_depend d JOIN pg_extension e ON d.refobjid = e.oid JOIN pg_class c ON c.oid = d.objid,
+       aclexplode(c.relacl) a
+ WHERE e.extname = 'redlock_pg' AND d.deptype = 'e' AND d.classid = 'pg_class'::regclass
+   AND d.refclassid = 'pg_extension'::regclass
+   AND a.grantee <> c.relowner AND a.privilege_type <> 'SELECT'
+ ORDER BY c.relname, a.privilege_type;
+SET ROLE regress_redlock_yes;
+CREATE TRIGGER rise BEFORE INSERT ON redlock_fences
+    FOR EACH ROW EXECUTE FUNCTION suppress_redundant_updates_trigger();
+SELECT redlock_force_release('nothing');
+SELECT redlock_grant('regress_redlock_yes', '%');
+-- other rights stay
+SELECT redlock_try('a', scope => 'session'), redlock_fence('a') > 0, redlock_release('a');
+SELECT count(*) FROM redlock_stats;
+SELECT count(*) FROM redlock_fences;
+RESET ROLE;
+
 -- as it was
+ALTER DEFAULT PRIVILEGES REVOKE ALL ON TABLES FROM regress_redlock_yes, PUBLIC;
+ALTER DEFAULT PRIVILEGES IN SCHEMA public REVOKE EXECUTE ON ROUTINES FROM regress_redlock_yes;
 ALTER DEFAULT PRIVILEGES GRANT EXECUTE ON ROUTINES TO PUBLIC;
 DROP EXTENSION redlock_pg;
 CREATE EXTENSION redlock_pg;

@@ -13,7 +13,7 @@ use RedlockTest;
 use Test::More;
 
 my $SUBJECTS = 'preload, extension, settings, broker, lists of nodes, quorum, nodes, eviction, memory, persistence, clocks, rights, '
-  . 'versions, hosts, names of hosts, change of nodes, room, new names, grants';
+  . 'versions, hosts, names of hosts, change of nodes, room, new names, grants, privileges';
 
 sub diagnose
 {
@@ -76,8 +76,8 @@ $bare->append_conf('postgresql.conf', 'dynamic_shared_memory_type = mmap');
 $bare->start;
 $bare->safe_psql('postgres', 'CREATE EXTENSION redlock_pg');
 my $version = $bare->safe_psql('postgres', "SELECT extversion FROM pg_extension WHERE extname = 'redlock_pg'");
-like(diagnose($bare), qr/^error \| preload \| The library is not preloaded, .* \| Add redlock_pg to shared_preload_libraries .*\nok \| extension \| .*\.$/,
-	'without a preload two subjects are checked');
+like(diagnose($bare), qr/^error \| preload \| The library is not preloaded, .* \| Add redlock_pg to shared_preload_libraries .*\nok \| extension \| .*\.\nok \| privileges \| .*\.$/,
+	'without a preload three subjects are checked');
 foreach ([ '0.1.0', 'Run ALTER EXTENSION redlock_pg UPDATE' ], [ '99.0.0', 'Restart the server' ])
 {
 	my ($other, $remedy) = @$_;
@@ -115,6 +115,27 @@ like($rows, qr/^ok \| versions \| \Q@{[$nodes[0]->address]}\E: (Redis|Valkey) \d
 like($rows, qr/^ok \| quorum \| Votes for new locks come from 3 of 3 nodes of redlock\.nodes; a quorum is 2\.$/m, 'the quorum');
 $host->safe_psql('postgres', 'CREATE ROLE anybody');
 is($host->safe_psql('postgres', 'SET ROLE anybody; SELECT count(*) FROM redlock_diagnose()'), scalar(my @all = split /, /, $SUBJECTS), 'any role may ask');
+
+# privileges on the tables
+$host->safe_psql('postgres', <<'SQL');
+CREATE ROLE "any one";
+CREATE ROLE chief SUPERUSER;
+GRANT ALL ON ALL TABLES IN SCHEMA public TO "any one", chief;
+GRANT UPDATE (token) ON redlock_fences TO anybody;
+GRANT TRIGGER ON redlock_grants TO PUBLIC;
+SQL
+$rows = diagnose($host);
+is(scalar(() = $rows =~ /^warning \| privileges/mg), 4, 'a row for each table that others may write');
+foreach ([ redlock_fences => '"any one", anybody' ], [ redlock_shared_fences => '"any one"' ], [ redlock_grants => 'PUBLIC, "any one"' ], [ redlock_runs => '"any one"' ])
+{
+	my ($table, $roles) = @$_;
+
+	like($rows, qr/^warning \| privileges \| Roles have more privileges on the table $table than SELECT: $roles\. With TRIGGER, .* \| Run REVOKE ALL ON $table FROM $roles CASCADE, then GRANT SELECT ON $table TO PUBLIC\. /m,
+		"the roles that may write $table");
+}
+$host->safe_psql('postgres', "$1; $2") while $rows =~ /\| Run (REVOKE .*), then (GRANT .*?)\. /g;
+is_healthy($host, 'after the remedies');
+is($host->safe_psql('postgres', 'SET ROLE anybody; SELECT count(*) FROM redlock_grants'), '0', 'all roles may still read');
 
 # settings
 like($host->safe_psql('postgres', "SET redlock.ttl = '3s'; SELECT finding FROM redlock_diagnose() WHERE subject = 'settings' AND severity = 'error'"),

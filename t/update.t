@@ -1,12 +1,13 @@
 # ALTER EXTENSION redlock_pg UPDATE, from each earlier release.
 #
-# Protects from: an update leaving another definition, comment or privilege than a new
-# installation; an update losing fences, held locks, views of users, or changed privileges; SQL
-# objects of an earlier release failing with this library before the update; roles that cannot be
-# dropped after an update; an update succeeding
-# with an older library, which lacks the new functions; a C function changing its arguments or
-# result under its old name; objects of a role with CREATE on the extension's schema running with the
-# rights of a superuser, in a script, a view or a function of ours.
+# Protects from: an update leaving another definition, comment or privilege than a new installation;
+# an update losing fences, held locks, views of users, or changed privileges; SQL objects of an
+# earlier release failing with this library before the update; roles that cannot be dropped after an
+# update; default privileges that let a role write the tables of the extension, or that give back a
+# right taken from the role; an update succeeding with an older library, which lacks the new
+# functions; a C function changing its arguments or result under its old name; objects of a role
+# with CREATE on the extension's schema running with the rights of a superuser, in a script, a view
+# or a function of ours.
 
 use strict;
 use warnings;
@@ -394,6 +395,43 @@ SQL
 	drops_roles($db, "$version of another owner: the role that ran the update can be dropped", qw(updater former owner));
 	$host->safe_psql('postgres', "DROP DATABASE $db");
 }
+
+# ---- default privileges for a role ----
+
+# A database in which new tables and functions are open to a role.
+sub open_to_role
+{
+	my ($db, @then) = @_;
+
+	$host->safe_psql('postgres', "CREATE DATABASE $db");
+	$host->safe_psql($db, $_) foreach <<'SQL', @then;
+ALTER DEFAULT PRIVILEGES GRANT ALL ON TABLES TO app;
+ALTER DEFAULT PRIVILEGES IN SCHEMA public GRANT EXECUTE ON ROUTINES TO app;
+SQL
+	return;
+}
+
+$host->safe_psql('postgres', 'CREATE ROLE app');
+open_to_role('open_fresh', 'CREATE EXTENSION redlock_pg');
+foreach my $version (@earlier)
+{
+	my $db = "open_$version" =~ tr/./_/r;
+
+	$host->safe_psql('postgres', 'CREATE ROLE cleaner');
+	open_to_role($db, "CREATE EXTENSION redlock_pg VERSION '$version'", 'GRANT UPDATE ON redlock_fences TO cleaner', <<'SQL');
+ALTER EXTENSION redlock_pg UPDATE;
+SQL
+	is($host->safe_psql($db, <<'SQL'), 'redlock_fences cleaner UPDATE', "$version: only an administrator's own GRANT lets a role write the tables");
+SELECT concat_ws(' ', c.relname, a.grantee::regrole, a.privilege_type)
+  FROM pg_depend d JOIN pg_extension e ON d.refobjid = e.oid JOIN pg_class c ON c.oid = d.objid, aclexplode(c.relacl) a
+ WHERE d.refclassid = 'pg_extension'::regclass AND d.deptype = 'e' AND d.classid = 'pg_class'::regclass
+   AND e.extname = 'redlock_pg' AND a.grantee <> c.relowner AND a.privilege_type <> 'SELECT'
+SQL
+	drops_roles($db, "$version: the role of this GRANT can be dropped", 'cleaner');
+	$host->safe_psql('postgres', "DROP DATABASE $db");
+}
+drops_roles('open_fresh', 'a role with default privileges can be dropped', 'app');
+$host->safe_psql('postgres', 'DROP DATABASE open_fresh');
 
 calls_work('fresh', "fresh $now");
 

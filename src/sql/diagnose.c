@@ -11,13 +11,19 @@
 #include "access/genam.h"
 #include "access/htup_details.h"
 #include "access/table.h"
+#include "catalog/pg_attribute.h"
+#include "catalog/pg_class.h"
 #include "catalog/pg_extension.h"
+#include "commands/extension.h"
 #include "fmgr.h"
 #include "funcapi.h"
 #include "miscadmin.h"
+#include "utils/acl.h"
+#include "utils/array.h"
 #include "utils/builtins.h"
 #include "utils/fmgroids.h"
 #include "utils/rel.h"
+#include "utils/syscache.h"
 #include "utils/tuplestore.h"
 
 #include "session/encoding.h"
@@ -69,6 +75,9 @@ static const char *check_broker(Diagnosis *diagnosis);
 static const char *check_room(Diagnosis *diagnosis);
 static const char *check_new_names(Diagnosis *diagnosis);
 static const char *check_grants(Diagnosis *diagnosis);
+static const char *check_privileges(Diagnosis *diagnosis);
+static List *writers(Oid table);
+static List *add_writers(List *roles, Oid owner, Datum acl);
 
 static const struct
 {
@@ -95,6 +104,7 @@ static const struct
 	{"room", PRELOAD, check_room},
 	{"new names", PRELOAD, check_new_names},
 	{"grants", PRELOAD, check_grants},
+	{"privileges", NOTHING, check_privileges},
 };
 
 /* The worst findings come first. */
@@ -366,4 +376,108 @@ check_grants(Diagnosis *diagnosis)
 	return redlock_restrict
 			   ? psprintf("redlock.restrict is on. Grants in redlock_grants: %d.", count.all)
 			   : "redlock.restrict is off, and no role has a grant.";
+}
+
+/*
+ * Sessions write the tables with the rights of the owner.  So a role with TRIGGER on a table can
+ * run its code with these rights, and a role that writes a table can change fences and grants.
+ */
+static const char *
+check_privileges(Diagnosis *diagnosis)
+{
+	static const char *const tables[] = {"redlock_fences", "redlock_shared_fences",
+										 "redlock_grants", "redlock_runs"};
+	Oid extension = get_extension_oid("redlock_pg", true);
+	Oid schema = OidIsValid(extension) ? extension_schema(extension) : InvalidOid;
+
+	for (int i = 0; i < lengthof(tables); i++)
+	{
+		List *roles = writers(extension_table(tables[i], schema));
+		const char *table = extension_name(tables[i]);
+		StringInfoData names;
+		ListCell *cell;
+
+		if (roles == NIL)
+			continue;
+		initStringInfo(&names);
+		foreach (cell, roles)
+			appendStringInfo(&names, "%s%s", cell == list_head(roles) ? "" : ", ",
+							 (char *) lfirst(cell));
+		diagnose_add(
+			diagnosis, DIAGNOSE_WARNING,
+			psprintf("Roles have more privileges on the table %s than SELECT: %s. With TRIGGER, a "
+					 "role becomes as powerful as the owner of the table.",
+					 table, names.data),
+			psprintf("Run REVOKE ALL ON %s FROM %s CASCADE, then GRANT SELECT ON %s TO PUBLIC. "
+					 "Look for triggers of other roles on the table.",
+					 table, names.data, table));
+	}
+	return "No role but the owner and superusers has more than SELECT on the tables of redlock_pg.";
+}
+
+/*
+ * Returns the roles with another privilege than SELECT on a table, or on a column, without the
+ * owner and superusers, as a statement writes the roles.  Takes no lock on the table.
+ */
+static List *
+writers(Oid table)
+{
+	HeapTuple relation = SearchSysCache1(RELOID, ObjectIdGetDatum(table));
+	List *roles = NIL;
+	Oid owner;
+	bool null;
+	Datum acl;
+
+	if (!HeapTupleIsValid(relation))
+		return NIL;
+	owner = ((Form_pg_class) GETSTRUCT(relation))->relowner;
+	acl = SysCacheGetAttr(RELOID, relation, Anum_pg_class_relacl, &null);
+	if (!null)
+		roles = add_writers(roles, owner, acl);
+	for (int i = 1; i <= ((Form_pg_class) GETSTRUCT(relation))->relnatts; i++)
+	{
+		HeapTuple column =
+			SearchSysCache2(ATTNUM, ObjectIdGetDatum(table), Int16GetDatum((int16) i));
+
+		if (!HeapTupleIsValid(column))
+			continue;
+		acl = SysCacheGetAttr(ATTNUM, column, Anum_pg_attribute_attacl, &null);
+		if (!null)
+			roles = add_writers(roles, owner, acl);
+		ReleaseSysCache(column);
+	}
+	ReleaseSysCache(relation);
+	return roles;
+}
+
+static List *
+add_writers(List *roles, Oid owner, Datum acl)
+{
+	Acl *privileges = DatumGetAclPCopy(acl);
+	AclItem *items = ACL_DAT(privileges);
+
+	for (int i = 0; i < ACL_NUM(privileges); i++)
+	{
+		Oid role = items[i].ai_grantee;
+		const char *name = "PUBLIC";
+		ListCell *cell;
+
+		if ((ACLITEM_GET_PRIVS(items[i]) & ~ACL_SELECT) == 0 || role == owner)
+			continue;
+		if (role != ACL_ID_PUBLIC)
+		{
+			if (superuser_arg(role))
+				continue;
+			name = GetUserNameFromId(role, true);
+			if (name == NULL)
+				continue; /* dropped just now */
+			name = encoding_of_name(quote_identifier(name));
+		}
+		foreach (cell, roles)
+			if (strcmp(lfirst(cell), name) == 0)
+				break;
+		if (cell == NULL)
+			roles = lappend(roles, pstrdup(name));
+	}
+	return roles;
 }
