@@ -983,6 +983,15 @@ BEGIN
     LOOP
         IF changed.proacl IS NOT NULL THEN
             EXECUTE pg_catalog.format('REVOKE ALL ON ROUTINE %s FROM PUBLIC, CURRENT_USER', changed.routine);
+            -- what default privileges gave to the new function may have been revoked from the old one
+            FOR privilege IN
+                SELECT DISTINCT a.grantee::pg_catalog.regrole AS role
+                  FROM pg_catalog.pg_proc p CROSS JOIN LATERAL pg_catalog.aclexplode(p.proacl) a
+                 WHERE p.oid OPERATOR(pg_catalog.=) changed.oid
+                   AND a.grantee OPERATOR(pg_catalog.<>) 0::pg_catalog.oid
+            LOOP
+                EXECUTE pg_catalog.format('REVOKE ALL ON ROUTINE %s FROM %s', changed.routine, privilege.role);
+            END LOOP;
             FOR privilege IN
                 SELECT grantee, is_grantable FROM pg_catalog.aclexplode(changed.proacl)
             LOOP

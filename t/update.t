@@ -417,10 +417,26 @@ foreach my $version (@earlier)
 {
 	my $db = "open_$version" =~ tr/./_/r;
 
+	open_to_role($db, "CREATE EXTENSION redlock_pg VERSION '$version'", 'ALTER EXTENSION redlock_pg UPDATE');
+	is(differences($host->safe_psql($db, $inventory), $host->safe_psql('open_fresh', $inventory)),
+		'', "$version: default privileges for a role leave the update as a fresh $now");
+	$host->safe_psql('postgres', "DROP DATABASE $db");
+
 	$host->safe_psql('postgres', 'CREATE ROLE cleaner');
 	open_to_role($db, "CREATE EXTENSION redlock_pg VERSION '$version'", 'GRANT UPDATE ON redlock_fences TO cleaner', <<'SQL');
+REVOKE EXECUTE ON FUNCTION redlock_acquire FROM PUBLIC, app;
 ALTER EXTENSION redlock_pg UPDATE;
 SQL
+	is($host->safe_psql($db, <<'SQL'),
+SELECT DISTINCT p.proname
+  FROM pg_depend d JOIN pg_extension e ON d.refobjid = e.oid JOIN pg_proc p ON p.oid = d.objid
+ WHERE d.refclassid = 'pg_extension'::regclass AND d.deptype = 'e' AND d.classid = 'pg_proc'::regclass
+   AND e.extname = 'redlock_pg' AND has_function_privilege('app', p.oid, 'EXECUTE')
+   AND p.proname ~ '^redlock_(acquire|lock|extend|attach|try|run)(_all|_detached)?$'
+ ORDER BY 1
+SQL
+		join("\n", qw(redlock_run redlock_run_all redlock_try redlock_try_all redlock_try_detached)),
+		"$version: a right that was revoked stays so, in spite of default privileges");
 	is($host->safe_psql($db, <<'SQL'), 'redlock_fences cleaner UPDATE', "$version: only an administrator's own GRANT lets a role write the tables");
 SELECT concat_ws(' ', c.relname, a.grantee::regrole, a.privilege_type)
   FROM pg_depend d JOIN pg_extension e ON d.refobjid = e.oid JOIN pg_class c ON c.oid = d.objid, aclexplode(c.relacl) a
