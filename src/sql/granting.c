@@ -4,7 +4,8 @@
  *
  * Rows of redlock_grants belong to this database and to the roles of this cluster.  A trigger finds
  * the role of each row by its name, also when a dump is restored.  Logical replication, as of a
- * publication FOR ALL TABLES, brings no rows: it brings no roles and no privileges either.
+ * publication FOR ALL TABLES, brings no rows: it brings no roles and no privileges either.  No
+ * trigger of ours sees a TRUNCATE, which replication executes.
  */
 #include "postgres.h"
 
