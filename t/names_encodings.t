@@ -2,7 +2,8 @@
 #
 # Protects from: a name meaning another lock in another database; a view showing a name in changed
 # bytes, so that a search misses the lock; a name outside of one database's encoding, by which the
-# view fails there; a role's name in another encoding, by which an operator's call fails.
+# view fails there; a role's name in another encoding, by which an operator's call fails, or which
+# hides the message of a run from its own role.
 
 use strict;
 use warnings;
@@ -113,6 +114,8 @@ foreach my $call ('redlock_ask_release', 'redlock_force_release')
 	$result = $s->run("SELECT $call('own') IS NULL");
 	is($result->{out}, 'f', "$call by a role with such a name");
 }
+$s->run("CALL redlock_run('job', 'SELECT 1/0', record => true)");
+wait_until(sub { $s->query("SELECT message FROM redlock_last_run('job')") eq 'division by zero' }, 'such a role reads the message of its own run');
 $s->query("SELECT redlock_acquire('other', scope => 'detached', hold_at_most => '1 min')");
 $s->query('RESET client_min_messages; RESET SESSION AUTHORIZATION; CREATE ROLE weak; SET ROLE weak');
 $result = $s->run("SELECT redlock_release('other', 1)");

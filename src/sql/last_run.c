@@ -52,9 +52,9 @@ typedef struct Row
 } Row;
 
 static void fill_run(Row *row, const RunNote *run);
-static bool may_read_message(const char *role);
+static bool may_read_message(const RunNote *run);
 static void set(Row *row, int column, Datum value);
-static char *set_text(Row *row, int column, const char *text);
+static void set_text(Row *row, int column, const char *text);
 static Datum timestamp_of(int64 us);
 
 /* redlock_last_run(resource) */
@@ -84,29 +84,32 @@ redlock_last_run(PG_FUNCTION_ARGS)
 static void
 fill_run(Row *row, const RunNote *run)
 {
-	char *role;
-
 	set(row, STARTED, timestamp_of(run->started_us));
 	set(row, ENDED, timestamp_of(run->ended_us));
-	(void) set_text(row, STATUS, run_note_status[run->status]);
+	set_text(row, STATUS, run_note_status[run->status]);
 	set(row, TOKEN, Int64GetDatum(run->token));
-	(void) set_text(row, CLUSTER, run->cluster);
-	(void) set_text(row, HOST, run->host);
-	(void) set_text(row, HOST_ID, psprintf("%016" PRIx64, run->host_id));
-	(void) set_text(row, DATABASE, run->database);
-	role = set_text(row, ROLE, run->role);
+	set_text(row, CLUSTER, run->cluster);
+	set_text(row, HOST, run->host);
+	set_text(row, HOST_ID, psprintf("%016" PRIx64, run->host_id));
+	set_text(row, DATABASE, run->database);
+	set_text(row, ROLE, run->role);
 	if (run->pid != 0)
 		set(row, PID, Int32GetDatum(run->pid));
-	if (may_read_message(role))
-		(void) set_text(row, MESSAGE, run->message);
+	if (may_read_message(run))
+		set_text(row, MESSAGE, run->message);
 }
 
-/* As in redlock_runs, the text of an error is for the role of the run; and for monitoring. */
+/*
+ * As in redlock_runs, the text of an error is for the role of the run; and for monitoring. Compares
+ * names as the node has them: a shown name may have escapes.
+ */
 static bool
-may_read_message(const char *role)
+may_read_message(const RunNote *run)
 {
-	return strcmp(role, GetUserNameFromId(GetUserId(), false)) == 0 ||
-		   has_privs_of_role(GetUserId(), ROLE_PG_READ_ALL_STATS);
+	char own[sizeof(run->role)];
+
+	encoding_to_utf8(own, sizeof(own), GetUserNameFromId(GetUserId(), false));
+	return strcmp(run->role, own) == 0 || has_privs_of_role(GetUserId(), ROLE_PG_READ_ALL_STATS);
 }
 
 static void
@@ -117,10 +120,10 @@ set(Row *row, int column, Datum value)
 }
 
 /*
- * Sets a column to a text from the nodes, null if it is empty.  Returns the text, made fit for
- * people, in the encoding of this database.
+ * Sets a column to a text from the nodes, made fit for people, in the encoding of this database;
+ * null if the text is empty.
  */
-static char *
+static void
 set_text(Row *row, int column, const char *text)
 {
 	char utf8[RUN_NOTE_MESSAGE_MAX + 1];
@@ -130,7 +133,6 @@ set_text(Row *row, int column, const char *text)
 	shown = encoding_from_utf8(utf8);
 	if (shown[0] != '\0')
 		set(row, column, CStringGetTextDatum(shown));
-	return shown;
 }
 
 /* us: since 1970 */
