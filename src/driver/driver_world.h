@@ -16,10 +16,7 @@
 #include "protocol/waiters.h"
 #include "protocol/wish.h"
 
-/*
- * Number of pauses.  Names share a pause by their hashes, so a request for one name may pause in
- * vain.
- */
+/* Number of places for pauses.  Names share a place by their hashes; the last pause stays. */
 #define DRIVER_PAUSES 256
 
 /*
@@ -55,6 +52,7 @@ typedef struct DriverEntry
 typedef struct DriverPause
 {
 	int64_t end_us;
+	uint64_t paused;     /* the name that pauses until end_us */
 	uint64_t tell;       /* host to tell if this host asks during the pause; 0: none, because
 						  * this host was named too */
 	uint64_t hash;       /* the name whose turn goes on */

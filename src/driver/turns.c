@@ -122,6 +122,7 @@ turns_end(Driver *driver, int entry, int64_t now_us)
 		return;
 	pause->end_us = now_us + rules_pause_us(waiters_place(named, driver->id), hold_back_us(driver),
 											now_us - driver_lease(driver, entry)->turn_began_us);
+	pause->paused = driver->entry[entry].terms.hash;
 	pause->tell = waiters_whom_to_tell(named, driver->id);
 }
 
@@ -141,6 +142,8 @@ turns_begin(Driver *driver, int entry, int64_t now_us)
 		}
 		return 0;
 	}
+	if (pause->paused != driver->entry[entry].terms.hash)
+		return 0;
 	if (pause->end_us > now_us && pause->tell != 0)
 		driver->world->tell_host(driver, pause->tell, entry, now_us);
 	return pause->end_us;

@@ -3,7 +3,8 @@
  *		Unit tests of the lease driver, src/driver/driver.c and turns.c, in a scripted world.
  *
  * Protects from: a loss reported for a lease that ended by its limit; a queue of permits that
- * misses a permit; a forced release that renews an idle lease; releases that never begin.
+ * misses a permit; a forced release that renews an idle lease; releases that never begin; a lock
+ * that pauses for the turn of another lock.
  * The simulator injects faults at random, and tells none of these stories.
  */
 #include "driver/driver.h"
@@ -52,7 +53,8 @@ static DriverCommand composed; /* the last command */
 static const DriverCommand *composing;
 static int sent; /* to so many nodes */
 static int freed;
-static int noted; /* another host waits */
+static int noted;          /* another host waits */
+static uint64_t host_told; /* of a wait of this host; 0: none */
 static int unsettled;
 static WaitersKnown known[3];
 static int known_made;
@@ -132,7 +134,8 @@ world_hear(Driver *d, int entry, bool begin)
 static void
 world_tell_host(Driver *d, uint64_t host, int entry, int64_t at_us)
 {
-	(void) d, (void) host, (void) entry, (void) at_us;
+	(void) d, (void) entry, (void) at_us;
+	host_told = host;
 }
 
 static WaitersKnown *
@@ -351,6 +354,7 @@ begin(int room)
 	memset(owner, 0, sizeof(owner));
 	memset(known, 0, sizeof(known));
 	known_made = known_dropped = freed = noted = unsettled = 0;
+	host_told = 0;
 	lists = (core_lists){.now = ALL};
 	settling = (Settling){.lists = lists};
 	now_us = wall_clock_us = 1000 * SECOND;
@@ -857,6 +861,27 @@ test_known(void)
 	ok(noted == 1, "but one that names another behind it does");
 }
 
+/* Two names with one place for pauses. */
+static void
+test_pause(void)
+{
+	Waiter waiter = {.host = 2, .since_us = 5};
+
+	begin(10);
+	owner[1].terms.hash = owner[0].terms.hash;
+	owner[2].terms.hash = DRIVER_PAUSES;
+	hold(0);
+	turns_note_waiter(&driver, 0, &waiter, false);
+	give_back(0);
+	ask(2);
+	ok(core_of(2)->state == CORE_ASKING && host_told == 0,
+	   "a request for another lock neither waits for the turn of another host nor tells that "
+	   "host,");
+	ask(1);
+	ok(core_of(1)->state == CORE_BUSY && host_told == waiter.host,
+	   "but the next request for the same lock does both");
+}
+
 int
 main(void)
 {
@@ -875,5 +900,6 @@ main(void)
 	test_follow_lists();
 	test_serve();
 	test_known();
+	test_pause();
 	return tap_done();
 }
