@@ -2,8 +2,9 @@
 #
 # Protects from: sessions blaming the nodes, or another session, when the broker did not ask; tries
 # that find a lock held after the lease's end, which the broker did not note; a call never ending
-# since released locks fill the table; a server crashing again and again since it preloads another
-# library file than its functions call.
+# since released locks fill the table, or since the broker goes during a wait for this server's
+# sessions; a server crashing again and again since it preloads another library file than its
+# functions call.
 
 use strict;
 use warnings;
@@ -96,6 +97,49 @@ foreach my $name (qw(idle detached))
 kill 'CONT', $broker;
 wait_until(sub { $s->run("SELECT redlock_try('idle'), redlock_try('detached')")->{out} eq 't|t' }, 'the broker notes both');
 $_->quit foreach $s, $t;
+
+# waits for locks of this server's own sessions
+{
+	my %wait = (
+		'at a gate'                  => "redlock_acquire('held')",
+		'as a reader at a gate'      => "redlock_acquire('held', mode => 'shared')",
+		'at a gate, of several'      => "redlock_acquire_all('{first,held}')",
+		'behind a detached lock'     => "redlock_acquire('kept')",
+		'behind a lock without gate' => "redlock_acquire('loose')");
+	my ($holder, $loser, $bounded) = map { session($host) } 1 .. 3;
+	my %waiter = map { $_ => session($host) } keys %wait;
+	my $path = $host->safe_psql('postgres', 'SHOW dynamic_library_path');
+
+	# sessions that have called a function find it without the path
+	$_->query("SELECT redlock_acquire_all('{warm}'), redlock_acquire('warm')") foreach $holder, $loser, $bounded, values %waiter;
+	$holder->query("SELECT redlock_acquire('kept', scope => 'detached', hold_at_most => '10 min', ttl => '1 min')");
+	$loser->query('BEGIN'); # the commit would enter the gate again
+	$loser->query("SELECT redlock_acquire('loose', ttl => '1 min', scope => 'session')");
+	$loser->query('SELECT pg_advisory_unlock_all()');
+	$holder->query("SELECT redlock_acquire('held', scope => 'session', ttl => '1 min')");
+	$bounded->send("SELECT redlock_acquire('held', wait => '10 min')");
+	$waiter{$_}->send("SELECT $wait{$_}") foreach keys %wait;
+	wait_until(sub { $host->safe_psql('postgres', 'SELECT count(*) FROM pg_locks WHERE NOT granted') == 4 }, 'four wait at gates');
+	$host->append_conf('postgresql.conf', "dynamic_library_path = '/nowhere'");
+	$host->reload;
+	$host->poll_query_until('postgres', "SELECT setting = '/nowhere' FROM pg_settings WHERE name = 'dynamic_library_path'");
+	kill 'TERM', broker_pid($host);
+	foreach my $name (sort keys %wait)
+	{
+		my $result;
+
+		wait_until(sub { $waiter{$name}->done }, "no broker starts: a wait $name ends");
+		$result = $waiter{$name}->done ? $waiter{$name}->result : {state => '', message => ''};
+		is("$result->{state} $result->{message}", '55000 the redlock broker is not running', 'with the reason');
+	}
+	ok(!$bounded->done, 'but `wait` outlasts it');
+	$host->append_conf('postgresql.conf', "dynamic_library_path = '$path'");
+	$host->reload;
+	wait_until(sub { broker_pid($host) ne '' }, 'a broker starts');
+	$holder->query("SELECT redlock_release('held')");
+	is($bounded->result->{state}, '', 'and the wait goes on to its lock');
+	$_->quit foreach $holder, $loser, $bounded, values %waiter;
+}
 
 # the broker's process does not load the preloaded copy
 my $dir = PostgreSQL::Test::Utils::tempdir();

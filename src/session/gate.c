@@ -11,7 +11,8 @@
  * locks at each rollback.)  So a session with gates at session level also holds a sentinel, a lock
  * that no other session wants.  When the sentinel is gone, the gates are gone: a new era begins.
  *
- * An alarm (alarm.h) ends a wait when the time is over, or when the resource has another gate.
+ * An alarm (alarm.h) ends a wait when the time is over, when the resource has another gate, or when
+ * the broker is missing.
  * PostgreSQL's own limit, lock_timeout, uses the wall clock.  The alarm cancels the statement, as
  * PostgreSQL's timeouts do, and the code that began the wait catches the error.  The wait has
  * changed nothing, so needs no subtransaction.  A user's cancel in the microseconds between the
@@ -33,7 +34,7 @@
 #include "shared/compat.h"
 #include "shared/lease.h"
 
-/* How often a waiter looks whether the resource has another gate. */
+/* How often a waiter looks whether the resource has another gate, and whether a broker runs. */
 #define LOOK_US INT64CONST(1000000)
 
 /* objsubid of the two kinds of locks in pg_locks */
@@ -45,11 +46,12 @@
 static uint32 era = 1;       /* of this session's gates at session level */
 static int gates_in_era = 0; /* number of gates held; the sentinel is held with the first */
 
-/* The present wait, for the alarm. */
+/* The present wait.  Only the alarm writes these while `waiting`. */
 static struct
 {
 	uint64 hash;
-	int64 deadline_us;
+	GateLimits limits;
+	bool no_broker; /* the alarm found no broker for too long */
 } present_wait;
 static volatile sig_atomic_t waiting = false;
 static volatile sig_atomic_t struck = false; /* the alarm cancelled the statement */
@@ -73,20 +75,26 @@ gate_set_up(void)
 	alarm_set_up(ALARM_GATE, on_alarm);
 }
 
-bool
-gate_enter(uint64 hash, bool of_lease, GateUse use, int64 deadline_us, void (*before_wait)(void),
+GateOutcome
+gate_enter(uint64 hash, bool of_lease, GateUse use, GateLimits *limits, void (*before_wait)(void),
 		   uint64 *gate)
 {
+	int64 deadline_us = limits->deadline_us;
+	bool entered;
+
+	present_wait.hash = hash;
+	present_wait.limits = *limits;
+	present_wait.no_broker = false;
 	do
 	{
-		present_wait.hash = hash;
-		present_wait.deadline_us = deadline_us;
 		*gate = of_lease ? lease_gate(hash) : lease_present_gate(hash);
-		if (enter(*gate, MODE(use.shared), use.session_level,
-				  deadline_us != GATE_DO_NOT_WAIT ? before_wait : NULL))
-			return true;
-	} while (redlock_clock_us() < deadline_us);
-	return false;
+		entered = enter(*gate, MODE(use.shared), use.session_level,
+						deadline_us != GATE_DO_NOT_WAIT ? before_wait : NULL);
+	} while (!entered && !present_wait.no_broker && redlock_clock_us() < deadline_us);
+	limits->broker_seen_us = present_wait.limits.broker_seen_us;
+	if (entered)
+		return GATE_ENTERED;
+	return present_wait.no_broker ? GATE_NO_BROKER : GATE_TIME_OVER;
 }
 
 bool
@@ -295,7 +303,7 @@ begin_wait(void)
 static int64
 next_look_us(void)
 {
-	return Min(present_wait.deadline_us, redlock_clock_us() + LOOK_US);
+	return Min(present_wait.limits.deadline_us, redlock_clock_us() + LOOK_US);
 }
 
 /*
@@ -305,9 +313,18 @@ next_look_us(void)
 static void
 on_alarm(void)
 {
+	GateLimits *limits = &present_wait.limits;
+	int64 now_us;
+
 	if (!waiting || struck || proc_exit_inprogress) /* FATAL ends a wait without a catch */
 		return;
-	if (redlock_clock_us() < present_wait.deadline_us && !lease_gate_changed(present_wait.hash))
+	now_us = redlock_clock_us();
+	if (lease_broker_runs())
+		limits->broker_seen_us = now_us;
+	else if (limits->needs_broker && now_us - limits->broker_seen_us > GATE_BROKER_MISSING_US)
+		present_wait.no_broker = true;
+	if (!present_wait.no_broker && now_us < limits->deadline_us &&
+		!lease_gate_changed(present_wait.hash))
 		alarm_at(ALARM_GATE, next_look_us());
 	else if (!QueryCancelPending)
 	{

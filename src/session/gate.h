@@ -16,6 +16,9 @@
 
 #define GATE_DO_NOT_WAIT INT64CONST(0)
 
+/* How long the broker may be missing, if the caller gave no time to wait. */
+#define GATE_BROKER_MISSING_US INT64CONST(3000000)
+
 /* Called once in a session, before it enters a gate. */
 extern void gate_set_up(void);
 
@@ -26,14 +29,28 @@ typedef struct GateUse
 	bool session_level; /* the end of the transaction does not undo the entering */
 } GateUse;
 
+typedef enum GateOutcome
+{
+	GATE_ENTERED,
+	GATE_TIME_OVER,
+	GATE_NO_BROKER /* no broker has run for GATE_BROKER_MISSING_US */
+} GateOutcome;
+
+/* When to end a wait at a gate. */
+typedef struct GateLimits
+{
+	int64 deadline_us;    /* on the clock of the leases; replaces lock_timeout */
+	bool needs_broker;    /* ends when the broker is missing for too long */
+	int64 broker_seen_us; /* a broker ran at this time; gate_enter keeps it up to date */
+} GateLimits;
+
 /*
- * Enters the gate of the resource with this hash, and stores which gate that was.  Returns false if
- * the deadline, on the clock of the leases, comes first.  The deadline replaces lock_timeout.
- * Calls before_wait before a wait.  of_lease: a try at the present gate has shown that the named
- * lease has another gate.
+ * Enters the gate of the resource with this hash, and stores which gate that was.  Calls
+ * before_wait before a wait.  of_lease: a try at the present gate has shown that the named lease
+ * has another gate.
  */
-extern bool gate_enter(uint64 hash, bool of_lease, GateUse use, int64 deadline_us,
-					   void (*before_wait)(void), uint64 *gate);
+extern GateOutcome gate_enter(uint64 hash, bool of_lease, GateUse use, GateLimits *limits,
+							  void (*before_wait)(void), uint64 *gate);
 
 /* Enters a gate again, without a wait.  Returns false if the gate is not free. */
 extern bool gate_enter_again(uint64 gate, GateUse use);

@@ -42,7 +42,7 @@ static bool parked = false;
 static int taken_count;      /* number of leases that the caller has taken */
 static bool asks_nodes;      /* some leases must come from the nodes */
 static int64 waits_since_us; /* start of the wait, for other hosts; 0: not yet */
-static int64 broker_seen_us; /* last sight of a broker, or last request to the nodes */
+static int64 broker_seen_us; /* last sight of a broker, or start of the request or its last ask */
 static int reserved_gates = 0;
 static bool was_taken;         /* a lock's owner has another gate, or has lost the gate */
 static int64 unasked_since_us; /* start of a wait for another session's unasked request; 0: none */
@@ -65,6 +65,8 @@ static void note_new_names(const LockRequest *request, int from, const bool *ope
 static void reserve_gates(int count);
 static void return_gates(void);
 static void end_wait_at_gate(void);
+static bool needs_broker(const LockRequest *request);
+static void check_broker(const LockRequest *request);
 static void give_up_on(const LockRequest *request, int index);
 static void take_hand_overs(const LockRequest *request);
 static void release_hand_overs(void);
@@ -91,6 +93,7 @@ request_acquire(const LockRequest *request)
 	request_now.waited_for = -1;
 	asks_nodes = was_taken = false;
 	waits_since_us = unasked_since_us = 0;
+	broker_seen_us = redlock_clock_us();
 	if (request->count > 1)
 		reserve_gates(request->count);
 	if (acquire_all(request, request_deadline_us(request)))
@@ -334,6 +337,7 @@ ask(const LockRequest *request, int from, int64 deadline_us)
 			   request->terms.shared);
 	if (request_now.asked_count == request->count)
 		return true;
+	check_broker(request);
 	if (!request->terms.once)
 		prepare_to_wait();
 	request_wait_at_most(request, request_now.asked_count, deadline_us,
@@ -439,6 +443,25 @@ note_new_names(const LockRequest *request, int from, const bool *opened)
 	new_names_ask(hashes, count);
 }
 
+/* True if no `wait` of the caller bounds the wait for a missing or silent broker. */
+static bool
+needs_broker(const LockRequest *request)
+{
+	return request->wait_ms <= 0;
+}
+
+/* Called before each wait outside of a gate.  Raises an error if the broker is missing for long. */
+static void
+check_broker(const LockRequest *request)
+{
+	int64 now_us = redlock_clock_us();
+
+	if (lease_broker_pid() != 0)
+		broker_seen_us = now_us;
+	else if (needs_broker(request) && now_us - broker_seen_us > GATE_BROKER_MISSING_US)
+		request_fail_no_broker();
+}
+
 /* Ends a try or a wait: another session of this server has the lock. */
 static void
 give_up_on(const LockRequest *request, int index)
@@ -520,12 +543,19 @@ enter_gate(const LockRequest *request, int index, int64 until_us)
 {
 	uint64 hash = request->names[index].hash;
 	Asked *next = &request_now.asked[index];
+	GateLimits limits = {.deadline_us = until_us,
+						 .needs_broker = needs_broker(request),
+						 .broker_seen_us = broker_seen_us};
+	GateOutcome outcome;
 
 	Assert(index == request_now.asked_count);
 	waiting = request;
 	waiting_at_gate = hash;
 	request_now.waited_for = index;
-	if (gate_enter(hash, was_taken, request_now.gate_use, until_us, prepare_to_wait, &next->gate))
+	outcome =
+		gate_enter(hash, was_taken, request_now.gate_use, &limits, prepare_to_wait, &next->gate);
+	broker_seen_us = limits.broker_seen_us;
+	if (outcome == GATE_ENTERED)
 	{
 		waiting_at_gate = 0;
 		next->hash = hash;
@@ -540,6 +570,8 @@ enter_gate(const LockRequest *request, int index, int64 until_us)
 	if (until_us != GATE_DO_NOT_WAIT)
 		end_wait_at_gate();
 	waiting_at_gate = 0;
+	if (outcome == GATE_NO_BROKER)
+		request_fail_no_broker();
 	request_refuse_other_permits(request, index, hash);
 	give_up_on(request, index);
 	return false;
@@ -612,18 +644,11 @@ wait_for_answer(const LockRequest *request, int index, int64 deadline_us)
 			request_time_out_at(request, index);
 		return false;
 	}
-	if (lease_broker_pid() != 0)
-		broker_seen_us = now_us;
-	if (request->wait_ms <= 0)
-	{
-		/* no time limit of the caller bounds this wait */
-		if (now_us - broker_seen_us > BROKER_MISSING_US)
-			request_fail_no_broker();
-		if (now_us - request_now.asked_us > BROKER_SILENT_US &&
-			(request->terms.once ||
-			 pg_atomic_read_u32(&request_now.asked[index].lease->silent_nodes) == LEASE_NOT_ASKED))
-			request_fail_silent_broker(request, index);
-	}
+	check_broker(request);
+	if (needs_broker(request) && now_us - request_now.asked_us > BROKER_SILENT_US &&
+		(request->terms.once ||
+		 pg_atomic_read_u32(&request_now.asked[index].lease->silent_nodes) == LEASE_NOT_ASKED))
+		request_fail_silent_broker(request, index);
 	if (!request->terms.once)
 		prepare_to_wait();
 	request_wait_at_most(request, index, deadline_us, BROKER_CHECK_MS, awaits(request, index));

@@ -10,11 +10,8 @@
 #include "shared/guc.h"
 #include "shared/wait_events.h"
 
-/* How long the broker may be missing, if the caller gave no time to wait. */
-#define BROKER_MISSING_US INT64CONST(3000000)
-
 /* How long the broker may take to ask the nodes, or, for a try, to report the nodes' answers. */
-#define BROKER_SILENT_US (BROKER_MISSING_US + 2 * redlock_node_timeout_ms * INT64CONST(1000))
+#define BROKER_SILENT_US (GATE_BROKER_MISSING_US + 2 * redlock_node_timeout_ms * INT64CONST(1000))
 
 /* A name of the request, in order, with the gate and the lease. */
 typedef struct Asked

@@ -518,6 +518,7 @@ extern bool lease_copy(Lease *lease, Lease *copy);
 extern void lease_count(LeaseCounter counter);
 extern uint64 lease_counted(LeaseCounter counter); /* sum over all processes */
 extern int lease_broker_pid(void);                 /* 0: no broker runs */
+extern bool lease_broker_runs(void);               /* async-signal-safe */
 extern void lease_wake_broker(void);
 extern TimestampTz lease_counts_reset_at(void);
 extern void lease_reset_counts(void);

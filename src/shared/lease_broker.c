@@ -30,6 +30,13 @@ lease_broker_pid(void)
 	return pid;
 }
 
+/* Takes no lock: a signal handler may have interrupted the process with the lock. */
+bool
+lease_broker_runs(void)
+{
+	return *(volatile int *) &lease_table->broker_pid != 0;
+}
+
 void
 lease_wake_broker(void)
 {
