@@ -4,7 +4,8 @@
 # Protects from: a loop sleeping for seconds after a connection broke during a write, or died
 # before a renewal; connections of slow nodes replaced in vain, or again and again, so that a
 # hanging node never counts as failed; a node closing each connection, and being connected again
-# without a pause; keys set by a node before the rest of the same call failed (invariant 7).
+# without a pause; keys set by a node before the rest of the same call failed (invariant 7); tries
+# failing while broken connections are opened again.
 
 use strict;
 use warnings;
@@ -54,6 +55,30 @@ SKIP:
 	unlink "$faults/no-write";
 	is($s->result->{out}, 't', 'they are connected to again, and asked, before the next check');
 	$s->quit;
+	$host->stop;
+	$_->kill9 foreach @nodes;
+}
+
+# ---- connections that break while a session tries ----
+
+{
+	my @nodes = redis_nodes(3);
+	my $host = redlock_cluster('tries', nodes => \@nodes, conf => "redlock.node_timeout = '20s'\nredlock.ttl = '60s'");
+	my ($s, $look) = map { session($host) } 1, 2;
+	my $connects = sub { return $look->query('SELECT min(connects) FROM redlock_stat_nodes'); };
+	my @kill = map { IO::Socket::INET->new($_->address) or die "connect: $@" } @nodes;
+
+	repeat($s, "PERFORM redlock_try('a')");
+	foreach my $round (1 .. 10)
+	{
+		my $before = $connects->();
+
+		syswrite $_, "CLIENT KILL TYPE normal SKIPME yes\r\n" foreach @kill;
+		wait_until(sub { $connects->() > $before }, 'all connections have broken, and are replaced');
+	}
+	end_repeats($host);
+	is($s->result->{err}, '', 'no try has failed meanwhile');
+	$_->quit foreach $s, $look;
 	$host->stop;
 	$_->kill9 foreach @nodes;
 }

@@ -32,6 +32,9 @@
 /* How often a try in shared mode looks for the nodes' answer to another reader. */
 #define ANSWER_CHECK_MS 5
 
+/* First pause of a try that found no quorum; doubles each time. */
+#define RECONNECT_US INT64CONST(10000)
+
 /* How often a waiter looks whether its client is connected. */
 #define CLIENT_CHECK_MS 1000
 
@@ -52,7 +55,9 @@ static int free_permit;            /* see request_free_permit */
 static bool watching = false;      /* the client is being watched */
 
 static bool acquire_all(const LockRequest *request, int64 deadline_us);
+static bool reconnect(const LockRequest *request, int64 deadline_us);
 static void let_others_release(const LockRequest *request, int from, int times, int64 deadline_us);
+static void release_and_wait(const LockRequest *request, int from, int64 until_us, WaitsFor what);
 static several_state look_at(const LockRequest *request, int index);
 static bool ask(const LockRequest *request, int from, int64 deadline_us);
 static bool releases_nothing(const LockRequest *request);
@@ -186,6 +191,8 @@ acquire_all(const LockRequest *request, int64 deadline_us)
 
 		if (asks_nodes)
 			request_refuse_in_conflict(request);
+		if (reconnect(request, deadline_us))
+			continue;
 		for (int i = request_now.asked_count - 1; i >= 0; i--)
 		{
 			state[i] = look_at(request, i);
@@ -230,6 +237,30 @@ acquire_all(const LockRequest *request, int64 deadline_us)
 }
 
 /*
+ * A try without `wait` fails at once if no quorum of nodes is connected.  The broker may connect
+ * again in a moment, so such a try pauses, and asks again until redlock.node_timeout is over.
+ * Returns true if it has paused, without a lease or gate.
+ */
+static bool
+reconnect(const LockRequest *request, int64 deadline_us)
+{
+	int64 now_us = redlock_clock_us();
+	int64 waited_us = now_us - request_now.call_began_us;
+	int64 until_us = now_us + Max(waited_us, RECONNECT_US);
+	bool unreachable = false;
+
+	if (!request->terms.once || request->terms.patient)
+		return false;
+	for (int i = 0; i < request_now.asked_count; i++)
+		unreachable = unreachable || lease_state(request_now.asked[i].lease) == LEASE_UNREACHABLE;
+	if (!unreachable || until_us >= deadline_us ||
+		until_us >= request_now.call_began_us + redlock_node_timeout_ms * INT64CONST(1000))
+		return false;
+	release_and_wait(request, 0, until_us, WAITS_FOR_NODES);
+	return true;
+}
+
+/*
  * For a try of several locks that has been granted the locks before `from`.  Hosts that were
  * refused these locks need about as long to release their later locks as this host needed to be
  * refused.
@@ -238,11 +269,18 @@ static void
 let_others_release(const LockRequest *request, int from, int times, int64 deadline_us)
 {
 	int64 now_us = redlock_clock_us();
-	int64 until_us = Min(now_us + times * (now_us - request_now.asked_us), deadline_us);
+	int64 until_us = now_us + times * (now_us - request_now.asked_us);
 
+	release_and_wait(request, from, Min(until_us, deadline_us), WAITS_FOR_OTHER_HOST);
+}
+
+/* Releases the leases, and leaves the gates, from this name on; then waits. */
+static void
+release_and_wait(const LockRequest *request, int from, int64 until_us, WaitsFor what)
+{
 	release_from(from);
 	while (redlock_clock_us() < until_us)
-		request_wait_at_most(request, from, until_us, BROKER_CHECK_MS, WAITS_FOR_OTHER_HOST);
+		request_wait_at_most(request, from, until_us, BROKER_CHECK_MS, what);
 }
 
 static several_state
