@@ -101,7 +101,7 @@ registry_may_leave(core_lists to, bool back, int64 since_us, int64 now_us)
 			registry_stay();
 			return false;
 		case STEP_MARK:
-			/* hosts that spell the nodes differently overwrite each other's marks: one must pause
+			/* hosts with different names for the nodes overwrite each other's marks: one must pause
 			 */
 			if (marking_since_us != since_us || pg_prng_bool(&pg_global_prng_state))
 				mark_nodes(to, members(), now_us);
@@ -273,7 +273,7 @@ complain_marked(int64 since_us, const StepMark *mark)
 		(errmsg("redlock.nodes is not yet in force"),
 		 errdetail("Host \"%s\" has left the nodes of the list that is to stay for: %s. With this "
 				   "list alone, this host could get a lock of a host with those nodes.",
-				   mark->host, mark->nodes),
+				   mark->host[0] != '\0' ? mark->host : "?", mark->nodes),
 		 errhint("If no host uses those nodes any more, delete the marks of the list that is to "
 				 "stay: see \"Use old nodes again\" in docs/how-to/replace-nodes.md.")));
 }
