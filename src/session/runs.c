@@ -507,14 +507,19 @@ runs_merge(TriggerData *trigger)
 	return PointerGetDatum(known ? NULL : row);
 }
 
-/* How much a row knows of the run's end: 0 nothing, 1 that the run ended somehow, 2 all. */
+/*
+ * How much a row knows of the run's end: 0 nothing, 1 that the run ended somehow, 2 all.  3: the
+ * table refuses the row.
+ */
 static int
 knowledge(HeapTuple row, TupleDesc desc, int status, int ended)
 {
 	const char *text = SPI_getvalue(row, desc, status);
 	bool null;
 
-	if (text == NULL || strcmp(text, "running") == 0)
+	if (text == NULL)
+		return 3;
+	if (strcmp(text, "running") == 0)
 		return 0;
 	(void) SPI_getbinval(row, desc, ended, &null);
 	return null ? 1 : 2;
