@@ -983,7 +983,7 @@ BEGIN
     LOOP
         IF changed.proacl IS NOT NULL THEN
             EXECUTE pg_catalog.format('REVOKE ALL ON ROUTINE %s FROM PUBLIC, CURRENT_USER', changed.routine);
-            -- what default privileges gave to the new function may have been revoked from the old one
+            -- an administrator may have revoked from the old function what default privileges give
             FOR privilege IN
                 SELECT DISTINCT a.grantee::pg_catalog.regrole AS role
                   FROM pg_catalog.pg_proc p CROSS JOIN LATERAL pg_catalog.aclexplode(p.proacl) a
@@ -1004,7 +1004,7 @@ BEGIN
             DELETE FROM pg_catalog.pg_init_privs
              WHERE classoid OPERATOR(pg_catalog.=) 'pg_catalog.pg_proc'::pg_catalog.regclass::pg_catalog.oid
                AND objoid = changed.oid;
-            -- from 17 on, a role in such a row cannot be dropped while pg_shdepend has these entries
+            -- since 17, entries in pg_shdepend prevent the drop of a role in pg_init_privs
             DELETE FROM pg_catalog.pg_shdepend
              WHERE dbid OPERATOR(pg_catalog.=) (SELECT oid FROM pg_catalog.pg_database
                                                  WHERE datname OPERATOR(pg_catalog.=) pg_catalog.current_database())

@@ -305,7 +305,7 @@ go_round();
 go_round() foreach 1 .. 2;
 is_deeply([ runs() ], \@versions, 'and have come to rest');
 
-# an end that a first update only guessed, and updates that come back late
+# a guessed end, then the true end; both updates also come back
 my $end = "SELECT status, message, ended IS NOT NULL FROM redlock_runs WHERE resource = 'guessed'";
 $publisher->safe_psql('postgres', <<'SQL');
 INSERT INTO redlock_runs (resource, command, host, database, role, pid, server, host_id, session, started, status)

@@ -101,8 +101,7 @@ registry_may_leave(core_lists to, bool back, int64 since_us, int64 now_us)
 			registry_stay();
 			return false;
 		case STEP_MARK:
-			/* hosts with different names for the nodes overwrite each other's marks: one must pause
-			 */
+			/* hosts with different names overwrite each other's marks: one host must pause */
 			if (marking_since_us != since_us || pg_prng_bool(&pg_global_prng_state))
 				mark_nodes(to, members(), now_us);
 			marking_since_us = since_us;

@@ -378,3 +378,18 @@ holding_fail_lost(const Holding *holding, const char *when)
 {
 	loss_fail(holding->name, holding_reason(holding), when);
 }
+
+Holding *
+holding_first_lost(void)
+{
+	dlist_iter iter;
+
+	dlist_foreach(iter, &holdings)
+	{
+		Holding *holding = dlist_container(Holding, link, iter.cur);
+
+		if (!holding_is_valid(holding, 0))
+			return holding;
+	}
+	return NULL;
+}

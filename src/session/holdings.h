@@ -120,6 +120,9 @@ extern int64 holding_token(const Holding *holding);
 /* Returns why the lease was lost: a sentence; palloc'd. */
 extern char *holding_reason(const Holding *holding);
 
+/* Returns the first lost lease of this session, or NULL. */
+extern Holding *holding_first_lost(void);
+
 /* Raise errors.  40001: the lease was lost; `when` continues "was lost".  55006: same hash. */
 extern void holding_fail_lost(const Holding *holding, const char *when);
 extern void holding_fail_same_hash(const char *name, const char *other);

@@ -256,23 +256,18 @@ static void
 explain_loss(ErrorData *error)
 {
 	bool cancels = error->elevel == ERROR;
-	dlist_iter iter;
+	bool of_loss = error->elevel >= ERROR && is_of_loss(error->sqlerrcode, cancels);
+	const Holding *holding = of_loss ? holding_first_lost() : NULL;
 
-	if (error->elevel >= ERROR && is_of_loss(error->sqlerrcode, cancels))
-		dlist_foreach(iter, &holdings)
-		{
-			Holding *holding = dlist_container(Holding, link, iter.cur);
-
-			if (holding_is_valid(holding, 0))
-				continue;
-			loss_error = 0;
-			error->message = loss_message(cancels, holding->name);
-			error->detail = holding_reason(holding);
-			error->hint = pstrdup(cancels ? LOSS_HINT
-										  : "Start the work over in a new session. Another session "
-											"may hold the lock by now.");
-			break;
-		}
+	if (holding != NULL)
+	{
+		loss_error = 0;
+		error->message = loss_message(cancels, holding->name);
+		error->detail = holding_reason(holding);
+		error->hint = pstrdup(cancels ? LOSS_HINT
+									  : "Start the work over in a new session. Another session "
+										"may hold the lock by now.");
+	}
 	if (prev_emit_log)
 		prev_emit_log(error);
 }

@@ -244,16 +244,19 @@ acquire_all(const LockRequest *request, int64 deadline_us)
 static bool
 reconnect(const LockRequest *request, int64 deadline_us)
 {
-	int64 now_us = redlock_clock_us();
-	int64 waited_us = now_us - request_now.call_began_us;
-	int64 until_us = now_us + Max(waited_us, RECONNECT_US);
 	bool unreachable = false;
+	int64 now_us;
+	int64 until_us;
 
 	if (!request->terms.once || request->terms.patient)
 		return false;
 	for (int i = 0; i < request_now.asked_count; i++)
 		unreachable = unreachable || lease_state(request_now.asked[i].lease) == LEASE_UNREACHABLE;
-	if (!unreachable || until_us >= deadline_us ||
+	if (!unreachable)
+		return false;
+	now_us = redlock_clock_us();
+	until_us = now_us + Max(now_us - request_now.call_began_us, RECONNECT_US);
+	if (until_us >= deadline_us ||
 		until_us >= request_now.call_began_us + redlock_node_timeout_ms * INT64CONST(1000))
 		return false;
 	release_and_wait(request, 0, until_us, WAITS_FOR_NODES);

@@ -84,7 +84,6 @@ static void prune(Oid schema);
 static int execute(Oid schema, const char *sql, int count, Oid *types, Datum *values,
 				   const char *nulls);
 static void become_owner(Oid table, Oid *user, int *context);
-static Oid find_table(Oid schema);
 static int knowledge(HeapTuple row, TupleDesc desc, int status, int ended);
 static const char *explain_failure(const Run *run, const ErrorData *error, const RunLoss *loss);
 static void copy_text(char *to, const char *text, size_t size);
@@ -100,7 +99,7 @@ static void explain_writer(void *arg);
 static Oid
 require_table(Oid schema)
 {
-	Oid table = find_table(schema);
+	Oid table = extension_table("redlock_runs", schema);
 	char *name = get_namespace_name(schema);
 
 	if (!OidIsValid(table))
@@ -460,12 +459,6 @@ become_owner(Oid table, Oid *user, int *context)
 						   *context | SECURITY_LOCAL_USERID_CHANGE | SECURITY_RESTRICTED_OPERATION);
 }
 
-static Oid
-find_table(Oid schema)
-{
-	return extension_table("redlock_runs", schema);
-}
-
 /*
  * Skips a row that exists, and an update that knows no more than the row.  Servers that replicate
  * to each other get their own changes back, also outdated changes.
@@ -691,6 +684,7 @@ write_end(const RunReport *report)
 	Oid types[] = {UUIDOID, TEXTOID, TEXTOID, TIMESTAMPTZOID};
 	Datum values[4];
 	Oid extension;
+	Oid schema;
 
 	StartTransactionCommand();
 	XactIsoLevel = XACT_READ_COMMITTED; /* at any default of the database */
@@ -701,10 +695,11 @@ write_end(const RunReport *report)
 	values[2] = CStringGetTextDatum(report->message);
 	values[3] = TimestampTzGetDatum(report->ended);
 	extension = get_extension_oid("redlock_pg", true);
-	if (!OidIsValid(extension))
+	schema = OidIsValid(extension) ? extension_schema(extension) : InvalidOid;
+	if (!OidIsValid(schema))
 		; /* dropped, with the table */
 	else if (report->begun)
-		(void) execute(extension_schema(extension),
+		(void) execute(schema,
 					   "UPDATE %1$s.redlock_runs"
 					   " SET status = $2, ended = $4, message = $3"
 					   " WHERE id OPERATOR(pg_catalog.=) $1",
@@ -722,8 +717,8 @@ write_end(const RunReport *report)
 					  .status = status,
 					  .message = report->message};
 
-		prune(extension_schema(extension));
-		insert_row(extension_schema(extension), &row, NULL);
+		prune(schema);
+		insert_row(schema, &row, NULL);
 	}
 	SPI_finish();
 	PopActiveSnapshot();

@@ -500,18 +500,12 @@ session_release_wanted(uint64 hash, const char *name)
 const char *
 session_lost(char **reason)
 {
-	dlist_iter iter;
+	const Holding *holding = holding_first_lost();
 
-	dlist_foreach(iter, &holdings)
-	{
-		const Holding *holding = dlist_container(Holding, link, iter.cur);
-
-		if (holding_is_valid(holding, 0))
-			continue;
-		*reason = holding_reason(holding);
-		return holding->name;
-	}
-	return NULL;
+	if (holding == NULL)
+		return NULL;
+	*reason = holding_reason(holding);
+	return holding->name;
 }
 
 char *

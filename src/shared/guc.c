@@ -420,7 +420,7 @@ assign_nodes_next(const char *newval, void *extra)
 	assign_urls(&nodes_next, extra);
 }
 
-/* Hooks of the settings that a reload can change, and that need no other hook. */
+/* Assign hooks of reloadable settings without a hook of their own. */
 
 static void
 assign_int(int newval, void *extra)

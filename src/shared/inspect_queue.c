@@ -17,8 +17,8 @@
 /* The state of a place, which the named process changes. */
 typedef enum PlaceState
 {
-	PLACE_FREE,    /* any session: FILLED */
-	PLACE_FILLED,  /* the session: ASKED or ORDERED; of a list also FREE */
+	PLACE_FREE,    /* any session, or the broker with an order: FILLED */
+	PLACE_FILLED,  /* the session: ASKED; of a list also FREE; the broker: ORDERED */
 	PLACE_ASKED,   /* the broker: SENT; the session: FREE */
 	PLACE_ORDERED, /* the broker: LEFT */
 	PLACE_SENT,    /* the broker: DONE; the session: LEFT */
@@ -57,6 +57,7 @@ typedef struct Shared
 	pg_atomic_uint64 asked;
 	ConditionVariable changed;
 	Place place[INSPECT_PLACES];
+	pg_atomic_uint32 orders; /* number of waiting orders; the broker reads it at each pass */
 	Order order[INSPECT_ORDERS];
 	InspectList list;
 } Shared;
@@ -91,6 +92,7 @@ inspect_queue_set_up(void)
 	ConditionVariableInit(&shared->changed);
 	for (int i = 0; i < INSPECT_PLACES; i++)
 		pg_atomic_init_u32(&shared->place[i].state, PLACE_FREE);
+	pg_atomic_init_u32(&shared->orders, 0);
 	for (int i = 0; i < INSPECT_ORDERS; i++)
 		pg_atomic_init_u32(&shared->order[i].state, ORDER_FREE);
 }
@@ -135,6 +137,7 @@ inspect_queue_order(const InspectQuestion *question)
 		order->number = next_number();
 		order->question = *question;
 		(void) change(&order->state, ORDER_FILLED, ORDER_WAITS);
+		pg_atomic_fetch_add_u32(&shared->orders, 1);
 		lease_wake_broker();
 		return true;
 	}
@@ -245,21 +248,20 @@ inspect_queue_take(void)
 static void
 place_orders(void)
 {
-	int next = first_order();
-
-	for (int i = 0; i < INSPECT_LIST_PLACE && next >= 0; i++)
+	for (int i = 0; i < INSPECT_LIST_PLACE && pg_atomic_read_u32(&shared->orders) > 0; i++)
 	{
-		Order *order = &shared->order[next];
+		Order *order;
 
 		if (!move(i, PLACE_FREE, PLACE_FILLED))
 			continue;
+		order = &shared->order[first_order()];
 		put(i, &order->question, order->number, PLACE_ORDERED);
+		pg_atomic_fetch_sub_u32(&shared->orders, 1);
 		(void) change(&order->state, ORDER_WAITS, ORDER_FREE);
-		next = first_order();
 	}
 }
 
-/* Returns the index of the order that waits the longest, or -1. */
+/* Returns the index of the order that waits the longest.  An order waits. */
 static int
 first_order(void)
 {
@@ -317,7 +319,7 @@ static void
 place_is_free(void)
 {
 	ConditionVariableBroadcast(&shared->changed);
-	if (first_order() >= 0)
+	if (pg_atomic_read_u32(&shared->orders) > 0)
 		lease_wake_broker();
 }
 
