@@ -34,6 +34,7 @@
 #include "access/xact.h"
 #include "miscadmin.h"
 #include "storage/ipc.h"
+#include "storage/proc.h"
 #include "utils/memutils.h"
 #include "utils/resowner.h"
 #include "utils/snapmgr.h"
@@ -431,10 +432,14 @@ keep_subxact(SubTransactionId subid, SubTransactionId parent)
  * Runs before the abort of an open transaction, or after: PostgreSQL aborts the transaction before
  * this call if the session has temporary tables that are younger than its first lock.  The
  * transaction cannot commit any more, so its effects will never be visible.
+ *
+ * From 17 on, transaction_timeout ends a session that still stands in the queue of a lock.  The
+ * session leaves the queue first: another session would hand a lease over to this waiter.
  */
 static void
 release_at_exit(int code, Datum arg)
 {
+	LockErrorCleanup();
 	permit_queue_cancel();
 	request_cancel();
 	lease_leave_gates();
