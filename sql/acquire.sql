@@ -1,14 +1,13 @@
 -- One session acquires and releases.
 --
--- Protects from: acquisitions that are not counted; a token that changes, or
--- goes back, or serves twice; a lock or its local queue that stays behind after
--- the last release; names that are mistaken for a format, a pattern or a
--- command's end on the way to the nodes and back; calls that work at the top
--- level only; a full lease table that does not recover.
+-- Protects from: uncounted acquisitions; a token that changes, decreases or serves twice; a lock or
+-- gate left behind by the last release; names mistaken for a format, a pattern or the end of a
+-- command, on the way to the nodes and back; calls that work at the top level only; a full lease
+-- table that does not recover.
 --
 -- Needs a database in UTF-8.
 
--- what this session holds, and how many queues of PostgreSQL it is in
+-- locks of this session, and the number of its gates
 CREATE VIEW held AS
     SELECT resource, scope FROM redlock_locks
      WHERE state = 'held' AND pid = pg_backend_pid()
@@ -26,7 +25,7 @@ SELECT redlock_release('job');
 TABLE held;
 TABLE gates;
 
--- not held: neither before nor after
+-- no longer held, or never
 SELECT redlock_check('job');
 \echo :SQLSTATE
 SELECT redlock_release('job');
@@ -34,7 +33,7 @@ SELECT redlock_check('never');
 SELECT redlock_release('never');
 SELECT redlock_release_all();
 
--- counted: three times is three times, by either function; and the token stays
+-- acquisitions by either function count, and keep the token
 SELECT redlock_acquire('job', scope => 'session') AS token \gset
 SELECT redlock_acquire('job', scope => 'session') = :token;
 SELECT redlock_try('job', scope => 'session');
@@ -53,8 +52,7 @@ TABLE held;
 TABLE gates;
 SELECT redlock_release('job');
 
--- a new lease, a greater token; also after a try.  Those of another resource
--- have nothing to do with it.
+-- each new lease has a greater token, also after a try; another resource has its own tokens
 SELECT redlock_acquire('job', scope => 'session') AS second \gset
 SELECT redlock_acquire('other', scope => 'session') AS other \gset
 SELECT :token < :second AS second, :other > 0 AS other;
@@ -65,13 +63,13 @@ SELECT redlock_release_all();
 TABLE held;
 TABLE gates;
 
--- free at once, and free again: the release does not overtake, or fall behind
+-- 200 times in one statement: the release frees the lock before the next try
 SELECT bool_and(redlock_try('again', scope => 'session') AND redlock_release('again'))
   FROM generate_series(1, 200);
 TABLE held;
 TABLE gates;
 
--- two resources: each for itself
+-- two resources: a release frees only its own lock
 BEGIN;
 SELECT redlock_try('a'), redlock_try('b', scope => 'session');
 TABLE held;
@@ -88,7 +86,7 @@ SELECT redlock_try('a', scope => 'session'), redlock_try('A', scope => 'session'
 SELECT quote_literal(resource) FROM held;
 SELECT redlock_release_all();
 
--- all of them at once
+-- many locks, released at once
 SELECT count(DISTINCT redlock_acquire('many ' || i, scope => 'session'))
   FROM generate_series(1, 100) i;
 SELECT count(*) FROM held;
@@ -99,7 +97,7 @@ SELECT redlock_release_all();
 TABLE held;
 TABLE gates;
 
--- names with everything in them
+-- unusual names
 CREATE TABLE names (id integer PRIMARY KEY, name text);
 INSERT INTO names VALUES
     (1, 'it''s "quoted"'), (2, ' a  b '), (3, '%s%n%d %1$s'), (4, U&'two\2028lines'),
@@ -112,7 +110,7 @@ SELECT id FROM names WHERE redlock_check(name) <= '0';
 SELECT id FROM names WHERE NOT redlock_release(name);
 TABLE held;
 TABLE gates;
--- and in messages
+-- unusual names in messages
 SELECT redlock_check('it''s "quoted" %s %n');
 SELECT redlock_release('it''s "quoted" %s %n');
 DROP TABLE names;
@@ -129,14 +127,14 @@ SELECT redlock_acquire('read only', scope => 'session') > 0;
 SELECT redlock_release_all();
 RESET default_transaction_read_only;
 
--- writing, with the lock given back before the commit
+-- a transaction that writes, and releases before the commit
 CREATE TABLE work (done integer);
 BEGIN;
 SELECT redlock_try('writer', scope => 'session');
 INSERT INTO work VALUES (1);
 SELECT redlock_release('writer');
 COMMIT;
--- given back in the very command
+-- a release in the same statement
 INSERT INTO work SELECT 2 WHERE redlock_try('writer', scope => 'session') AND redlock_release('writer');
 TABLE work;
 TABLE held;
@@ -174,7 +172,7 @@ COMMIT;
 TABLE held;
 TABLE gates;
 
--- as late as can be: while the transaction commits
+-- acquired by a deferred trigger, during the commit
 CREATE TABLE late (n integer);
 CREATE CONSTRAINT TRIGGER at_commit AFTER INSERT ON late DEFERRABLE INITIALLY DEFERRED
     FOR EACH ROW EXECUTE FUNCTION trigger_function('deferred');
@@ -188,7 +186,7 @@ TABLE gates;
 SELECT redlock_try('deferred', scope => 'session');
 SELECT redlock_release('deferred');
 
--- more than the lease table takes: an error, and then all is as before
+-- a full lease table: an error, and the rollback frees the locks
 \set VERBOSITY terse
 SET redlock.max_locks_per_session = 1000000;
 BEGIN;
@@ -202,7 +200,7 @@ TABLE gates;
 SELECT redlock_try('full 1', scope => 'session'), redlock_try('not full', scope => 'session');
 SELECT redlock_release_all();
 
--- more than a session may hold: the same; what it holds it can acquire again
+-- redlock.max_locks_per_session: an error, but the session can acquire its own locks again
 SET redlock.max_locks_per_session = 3;
 BEGIN;
 SELECT redlock_try('many ' || i) FROM generate_series(1, 3) i;

@@ -2,7 +2,7 @@
 -- exclusive locks: scope "transaction" is pg_advisory_xact_lock, scope "session"
 -- is pg_advisory_lock.
 --
--- Protects from: surprises for people who know those.
+-- Protects from: surprises for users of advisory locks.
 
 CREATE VIEW held AS
     SELECT resource, scope FROM redlock_locks
@@ -15,8 +15,7 @@ SELECT redlock_acquire('1') > 0 AS "1", redlock_acquire('2', wait => NULL) > 0 A
 TABLE held;
 SELECT locktype, mode, granted FROM pg_locks
  WHERE locktype IN ('userlock', 'advisory') AND pid = pg_backend_pid();
--- pg_advisory_unlock_all shouldn't release transaction locks; nor session ones,
--- of which the lease table says who owns them
+-- neither pg_advisory_unlock_all nor redlock_release_all releases transaction locks
 SELECT pg_advisory_unlock_all();
 SELECT redlock_release_all();
 TABLE held;

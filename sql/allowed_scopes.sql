@@ -1,9 +1,8 @@
 -- redlock.allowed_scopes: the scopes at which a session may acquire locks.
 --
--- Protects from: a role that a pool shares among clients, and that still gets a lock of
--- session scope, by any function; a role that takes the limit away from itself; a held lock
--- that opens a scope which is not allowed; a limit that keeps a session from releasing a lock,
--- or from working with a detached lock that another session acquired.
+-- Protects from: a lock of session scope, by any function, for a role that a pool shares among
+-- clients; a role that lifts its own limit; a held lock that opens a forbidden scope; a limit that
+-- prevents a release, or the use of another session's detached lock.
 
 CREATE ROLE regress_redlock_pool;
 CREATE ROLE regress_redlock_admin;
@@ -26,7 +25,7 @@ SHOW redlock.allowed_scopes;
 RESET redlock.allowed_scopes;
 RESET ROLE;
 
--- each function that acquires, without the scope that it asks for
+-- each function that acquires, at a forbidden scope
 SET redlock.allowed_scopes = 'transaction, call, detached';
 SELECT redlock_acquire('a', scope => 'session');
 \echo :SQLSTATE
@@ -53,7 +52,7 @@ SELECT redlock_acquire('a', scope => 'detached', hold_at_most => '1 min');
 SELECT redlock_try_all(ARRAY['a', 'b'], scope => 'detached', hold_at_most => '1 min');
 SELECT redlock_try_detached('a', '1 min');
 \set VERBOSITY default
--- no lock and no run came of it
+-- the refused calls left no lock and no run
 SELECT count(*) FROM redlock_locks WHERE state <> 'releasing';
 SELECT count(*) FROM redlock_runs WHERE resource = 'a';
 

@@ -1,12 +1,11 @@
 -- Wrong arguments: each has its own error, and changes nothing.
 --
--- Protects from: a NULL that returns as if a lock were held; names cut short,
--- so that two of them mean one lock; limits that count letters where the key
--- on the nodes counts bytes; names that write lines of their own into a log, or
--- commands to a terminal; durations of the wrong unit or sign, or that
--- overflow; a rejected call that leaves a lock behind.
+-- Protects from: a NULL that returns as if a lock were held; names cut short, so that two names
+-- mean the same lock; limits that count letters where the keys on the nodes count bytes; names that
+-- forge lines of a log, or send commands to a terminal; durations of the wrong unit or sign, or
+-- with an overflow; a refused call that leaves a lock behind.
 --
--- Needs a database in UTF-8 and redlock.max_ttl as it is by default.
+-- Needs a database in UTF-8 and the default of redlock.max_ttl.
 
 SELECT granted + refused + unreachable AS asked FROM redlock_stats \gset
 
@@ -42,7 +41,7 @@ SELECT redlock_try(repeat(U&'\20AC', 85) || 'x');
 SELECT redlock_try(repeat(U&'\+01F512', 64));
 SELECT redlock_try(repeat('x', 1000000));
 
--- the name: control characters, which no message may bring to a log or terminal
+-- the name: control characters, which no message may repeat
 SELECT redlock_acquire(E'a\nLOG:  b');
 \echo :SQLSTATE
 SELECT redlock_try(E'\t');
@@ -92,10 +91,10 @@ SELECT redlock_try('a', ttl => '60.000001 s');
 \echo :SQLSTATE
 SELECT redlock_try('a', ttl => '1 day');
 SELECT redlock_try('a', ttl => '1 month');
--- 2^32 ms and a little, which must not come out as a little
+-- 2^32 ms and a little: no overflow to a little
 SELECT redlock_try('a', ttl => '4294968.296 s');
 SELECT redlock_try('a', ttl => '178000000 years');
--- the setting counts too, where the call does not say
+-- redlock.ttl has the same limit, in a call without a ttl
 SET redlock.ttl = '61s';
 SELECT redlock_try('a');
 \echo :SQLSTATE
@@ -109,7 +108,7 @@ SELECT redlock_try('a', scope => NULL);
 SELECT redlock_try('a', scope => 'statement');
 \echo :SQLSTATE
 
--- in a transaction, where the error would keep what was taken until the end
+-- in a transaction: the refused call adds no lock
 BEGIN;
 SELECT redlock_try('in transaction');
 SAVEPOINT s;
@@ -118,13 +117,12 @@ ROLLBACK TO s;
 SELECT resource FROM redlock_locks WHERE state <> 'releasing';
 COMMIT;
 
--- Nothing was taken, no lock of PostgreSQL is left, and but for the one above
--- no node was asked.
+-- No lock and no gate is left.  Only 'in transaction' has asked the nodes.
 SELECT resource, state FROM redlock_locks WHERE state <> 'releasing';
 SELECT count(*) FROM pg_locks WHERE locktype = 'userlock';
 SELECT granted + refused + unreachable - :asked AS asked FROM redlock_stats;
 
--- the longest names: all of their bytes count
+-- the longest names: all bytes count
 SELECT redlock_try(repeat('x', 255), scope => 'session');
 SELECT redlock_try(repeat('x', 254) || 'y', scope => 'session');
 SELECT redlock_try(repeat('x', 254), scope => 'session');
@@ -136,15 +134,15 @@ SELECT length(resource), octet_length(resource), right(resource, 1) IN ('x', 'y'
  ORDER BY 1, 2, right(resource, 1);
 SELECT redlock_check(repeat('x', 254)) > '0';
 SELECT redlock_release(repeat('x', 255));
--- only that one
+-- a name that differs in the last byte is still held
 SELECT redlock_check(repeat('x', 254) || 'y') > '0';
 SELECT redlock_release_all();
 
--- the neighbours of control characters are letters like any other
+-- the neighbours of control characters are allowed
 SELECT redlock_try(U&' ~\00A0\00C2\20AC\0100\071F', scope => 'session');
 SELECT redlock_release_all();
 
--- the least and the longest that are right
+-- the shortest and the longest durations
 SELECT redlock_acquire('no wait', wait => '0', scope => 'session') > 0;
 SELECT redlock_acquire('no wait', wait => '1 month -30 days', scope => 'session') > 0;
 SELECT redlock_acquire('short wait', wait => '1 s', scope => 'session') > 0;
@@ -155,7 +153,7 @@ SELECT redlock_try('days', ttl => '1 day -86395 s', scope => 'session');
 SELECT redlock_try('fraction', ttl => '5000.999 ms', scope => 'session');
 SELECT redlock_try('months', ttl => '1 month -30 days 6 s', scope => 'session');
 SELECT redlock_try('default', ttl => NULL, scope => 'session');
--- on a busy machine so short a lease may be lost at once, but it is not refused
+-- the shortest ttl is not refused, though a busy machine may lose the lease at once
 DO $$
 BEGIN
 	PERFORM redlock_try('shortest', ttl => '100 ms');
@@ -169,7 +167,7 @@ SELECT redlock_acquire('by position', '20 s', '7 s', 'session') > 0;
 SELECT redlock_try('try by position', '8 s', 'session');
 SELECT resource, scope, ttl FROM redlock_locks WHERE state = 'held'
  ORDER BY resource COLLATE "C";
--- validity runs from the ttl, less what the asking and the drift took
+-- validity: the ttl, less the time of the request and the clock drift
 SELECT redlock_check('longest') BETWEEN '55 s' AND '59.398 s' AS longest,
        redlock_check('default') BETWEEN '1 s' AND '9.898 s' AS "default";
 SELECT redlock_release_all();
