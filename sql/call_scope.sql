@@ -1,10 +1,9 @@
 -- The scope "call": from the acquire to the end of the outermost CALL or DO.
 --
--- Protects from: a lock that a COMMIT or ROLLBACK in a procedure gives away while
--- the procedure goes on to rely on it; one that outlives the CALL or DO, in
--- particular one that failed; an inner CALL that ends the outer one's lock; one
--- scope that releases what another one still holds, or that is lost count of; a
--- lost lease that can't be got rid of.
+-- Protects from: a COMMIT or ROLLBACK of a procedure that releases a lock of the procedure; a lock
+-- that outlives the CALL or DO, in particular after an error; an inner CALL that ends a lock of the
+-- outer CALL; a scope that releases a lock still held at another scope, or a lost count of a scope;
+-- a lost lease that can't be released.
 
 CREATE VIEW held AS
     SELECT resource, scope FROM redlock_locks
@@ -15,7 +14,7 @@ CREATE VIEW gates AS
      WHERE locktype = 'userlock' AND objsubid = 0 AND pid = pg_backend_pid();
 CREATE TABLE work (n integer);
 
--- says what is held, and proves that each is valid
+-- reports the held locks, and checks that each is valid
 CREATE FUNCTION say(label text) RETURNS void LANGUAGE plpgsql AS
 $$
 	BEGIN
@@ -25,7 +24,7 @@ $$
 	END
 $$;
 
--- outside of CALL and DO
+-- refused outside of CALL and DO
 SELECT redlock_acquire('a', scope => 'call');
 SELECT redlock_try('a', scope => 'call');
 BEGIN;
@@ -37,12 +36,12 @@ SELECT in_a_function();
 \set VERBOSITY sqlstate
 SELECT redlock_acquire('a', scope => 'call');
 \set VERBOSITY default
--- where it is, a function may use it too
+-- within a DO, a function may use the scope
 DO $$ BEGIN PERFORM in_a_function(); PERFORM say('in DO'); END $$;
 TABLE held;
 TABLE gates;
 
--- survives the COMMITs and ROLLBACKs of a procedure
+-- a lock survives the COMMITs and ROLLBACKs of a procedure
 CREATE PROCEDURE commits() LANGUAGE plpgsql AS
 $$
 	BEGIN
@@ -64,7 +63,7 @@ CALL commits();
 TABLE held;
 TABLE gates;
 TABLE work;
--- the token stays the same, the count is one
+-- after 20 transactions: the same token, and one acquisition
 DO
 $$
 	DECLARE
@@ -87,7 +86,7 @@ TABLE gates;
 DO $$ BEGIN COMMIT; PERFORM redlock_acquire('a', scope => 'call'); PERFORM say('later'); END $$;
 TABLE held;
 
--- ends with an error, before or after a COMMIT, and in the COMMIT
+-- an error ends the lock: before a COMMIT, after a COMMIT, and in the COMMIT
 DO $$ BEGIN PERFORM redlock_acquire('a', scope => 'call'); PERFORM 1 / 0; END $$;
 TABLE held;
 DO $$ BEGIN PERFORM redlock_acquire('a', scope => 'call'); COMMIT; PERFORM 1 / 0; END $$;
@@ -100,11 +99,11 @@ TABLE held;
 DO $$ BEGIN PERFORM redlock_acquire('a', scope => 'call'); INSERT INTO deferred VALUES (1), (1); END $$;
 TABLE held;
 TABLE gates;
--- and the next one is not confused by that
+-- the next CALL works after the errors
 CALL commits();
 TABLE held;
 
--- nested: the outermost counts
+-- nested calls: the end of the outermost call ends the locks
 CREATE PROCEDURE inner_one() LANGUAGE plpgsql AS
 $$
 	BEGIN
@@ -137,7 +136,7 @@ CREATE FUNCTION does() RETURNS void LANGUAGE plpgsql AS
 $$ BEGIN EXECUTE 'DO $d$ BEGIN PERFORM redlock_acquire(''a'', scope => ''call''); END $d$'; END $$;
 DO $$ BEGIN PERFORM does(); PERFORM say('after the inner DO'); END $$;
 TABLE held;
--- in a statement: with its transaction
+-- a DO in a SELECT: the lock lasts until the end of the transaction
 SELECT does();
 TABLE held;
 BEGIN;
@@ -152,7 +151,7 @@ CALL in_sql();
 TABLE held;
 TABLE gates;
 
--- in a transaction block: with the transaction
+-- in a transaction block: until the end of the transaction
 BEGIN;
 DO $$ BEGIN PERFORM redlock_acquire('a', scope => 'call'); END $$;
 TABLE held;
@@ -170,7 +169,7 @@ SELECT 1 / 0;
 TABLE held;
 ROLLBACK;
 TABLE held;
--- not with a savepoint: it is no scope of transactions
+-- a rollback to a savepoint does not end the lock
 BEGIN;
 SAVEPOINT s;
 DO $$ BEGIN PERFORM redlock_acquire('a', scope => 'call'); PERFORM 1 / 0; END $$;
@@ -184,14 +183,14 @@ SELECT redlock_release('a');
 TABLE held;
 COMMIT;
 TABLE gates;
--- in a string of statements: with the string
+-- in a string of statements: until the end of the string
 DO $$ BEGIN PERFORM redlock_acquire('a', scope => 'call'); END $$\; DO $$ BEGIN PERFORM say('second statement'); END $$;
 TABLE held;
--- a transaction that would leave it without an owner
+-- a transaction with a lock of call scope can't be prepared
 BEGIN;
 DO $$ BEGIN PERFORM redlock_acquire('a', scope => 'call'); END $$;
 PREPARE TRANSACTION 'p';
--- unless it was released
+-- after the release, the transaction can be prepared
 BEGIN;
 DO $$ BEGIN PERFORM redlock_acquire('a', scope => 'call'); END $$;
 SELECT redlock_release('a');
@@ -237,7 +236,7 @@ CALL catches();
 TABLE held;
 TABLE gates;
 
--- all scopes on one resource: it is free when the last has ended
+-- all scopes on one resource: the last scope to end frees the lock
 DO
 $$
 	BEGIN
@@ -256,7 +255,7 @@ TABLE held;
 SELECT count(DISTINCT token) AS leases, redlock_release('a') FROM redlock_locks WHERE state = 'held' GROUP BY 2;
 TABLE held;
 TABLE gates;
--- session scope is given back first
+-- redlock_release ends session scope first
 SELECT redlock_acquire('a', scope => 'session') > 0;
 DO
 $$
@@ -273,7 +272,7 @@ $$
 $$;
 TABLE held;
 TABLE gates;
--- three of a kind, one of another
+-- three acquisitions at call scope, one at session scope
 DO
 $$
 	BEGIN
@@ -289,7 +288,7 @@ $$;
 TABLE held;
 SELECT redlock_release_all();
 TABLE gates;
--- a transaction holds on to what the call gave back
+-- released at call scope, still held at transaction scope
 BEGIN;
 SELECT redlock_acquire('a') > 0;
 DO $$ BEGIN PERFORM redlock_acquire('a', scope => 'call'); PERFORM redlock_release('a'); END $$;
@@ -297,7 +296,7 @@ TABLE held;
 COMMIT;
 TABLE held;
 
--- the place in the local queue is not the lease
+-- pg_advisory_unlock_all does not end the lease
 DO
 $$
 	BEGIN
@@ -313,7 +312,7 @@ $$;
 TABLE held;
 TABLE gates;
 
--- A lost lease: the procedure is told, can give it back, and start over.
+-- A lost lease: the procedure gets an error, can release the lock, and acquire the lock again.
 SET redlock.on_loss = 'error';
 CREATE PROCEDURE wait_for_loss() LANGUAGE plpgsql AS
 $$ BEGIN WHILE NOT EXISTS (SELECT FROM redlock_locks WHERE resource = 'a' AND state = 'lost') LOOP PERFORM pg_sleep(0.01); END LOOP; END $$;
@@ -338,7 +337,7 @@ $$;
 CALL loses();
 TABLE held;
 TABLE gates;
--- it can't commit with the lost one
+-- a procedure can't commit with a lost lease
 DO
 $$
 	BEGIN
@@ -353,7 +352,7 @@ TABLE held;
 DO $$ BEGIN PERFORM redlock_acquire('a', scope => 'call', hold_at_most => '100 ms'); CALL wait_for_loss(); END $$;
 TABLE held;
 TABLE work;
--- and is cancelled in the middle
+-- without redlock.on_loss = 'error', the loss cancels the procedure
 RESET redlock.on_loss;
 DO $$ BEGIN PERFORM redlock_acquire('a', scope => 'call', hold_at_most => '1 s'); COMMIT; PERFORM pg_sleep(600); END $$;
 TABLE held;

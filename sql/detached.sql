@@ -1,10 +1,10 @@
--- Detached locks: those of a role, not of a session.
+-- Detached locks belong to a role, not to a session.
 --
--- Protects from: a detached lock without an end, or at a scope that is none; one that ends
--- with its session, transaction or savepoint, or is counted for its session; a token that
--- is wrong, or another lock's, and releases, prolongs or shows anything; a role that has a
--- stranger's lock by a token that it guessed; a commit that relies on a lease which is over;
--- a transaction that gives back what it relies on, before others see what it did.
+-- Protects from: a detached lock without an end, or by a procedure; a detached lock that ends with
+-- its session, transaction or savepoint, or counts for its session; a wrong token, or another
+-- lock's token, that releases, prolongs or shows a lock; a role that takes a stranger's lock by a
+-- guessed token; a commit that relies on an ended lease; a transaction that releases an attached
+-- lock before its changes are visible.
 
 CREATE VIEW detached AS
     SELECT resource, state, scope, pid, database = current_database() AS here, token > 0 AS token,
@@ -19,7 +19,7 @@ CREATE ROLE regress_redlock_member IN ROLE regress_redlock_app;
 CREATE ROLE regress_redlock_stranger;
 GRANT SELECT ON detached, ended TO PUBLIC;
 
--- what makes no sense
+-- wrong arguments
 SELECT redlock_acquire('a', scope => 'detached');
 SELECT redlock_try('a', scope => 'detached');
 SELECT redlock_acquire_all(ARRAY['a', 'b'], scope => 'detached');
@@ -46,7 +46,7 @@ SELECT redlock_extend('a', 1, NULL);
 \set VERBOSITY default
 TABLE detached;
 
--- the keep_idle of the session is not for it
+-- redlock.keep_idle does not apply to a detached lock
 SET redlock.keep_idle = '1 min';
 SET ROLE regress_redlock_app;
 SELECT redlock_acquire('a', scope => 'detached', hold_at_most => '10 min') AS token \gset
@@ -57,7 +57,7 @@ SELECT redlock_release('a');
 SELECT redlock_release_all();
 SELECT redlock_check('a', :token) BETWEEN '1 ms' AND '10 min' AS valid;
 RESET redlock.keep_idle;
--- it is nobody's, so it can't be had again, not by this session either
+-- a detached lock belongs to no session: this session can't acquire the lock again, either
 SELECT redlock_try('a');
 SELECT redlock_try('a', scope => 'detached', hold_at_most => '1 min');
 \set VERBOSITY terse
@@ -68,7 +68,7 @@ SELECT redlock_acquire_all(ARRAY['0', 'a'], scope => 'session');
 RESET lock_timeout;
 \set VERBOSITY default
 
--- the token, and no other
+-- another token, or another name, is refused
 SELECT redlock_check('a', :token + 1);
 SELECT redlock_release('a', :token + 1);
 SELECT redlock_extend('a', :token - 1, '1 hour');
@@ -115,13 +115,13 @@ SELECT redlock_try_detached('tried', '50 ms') > 0 AS tried;
 SELECT redlock_try_detached('tried', '1 min', wait => '10 s') AS tried \gset
 SELECT redlock_release('tried', :tried);
 
--- the role, and its members; a superuser may
+-- the role, its members and superusers may use the token; another role may not
 SET ROLE regress_redlock_stranger;
 SELECT redlock_check('a', :token);
 SELECT redlock_release('a', :token);
 SELECT redlock_extend('a', :token, '1 hour');
 SELECT redlock_attach('a', :token);
--- who learns not even whether a token is right
+-- the error does not tell a stranger whether the token is right
 SELECT redlock_release('a', :token + 1);
 \set VERBOSITY sqlstate
 SELECT redlock_release('a', :token);
@@ -130,7 +130,7 @@ TABLE ended;
 SET ROLE regress_redlock_member;
 SELECT redlock_extend('a', :token, '1 hour') > now() + '50 min' AS extended;
 TABLE ended;
--- it is never shortened
+-- redlock_extend never shortens the time
 SELECT redlock_extend('a', :token, '1 min') > now() + '50 min' AS as_before;
 TABLE ended;
 SELECT redlock_release('a', :token) AS released;
@@ -147,7 +147,7 @@ RESET ROLE;
 SELECT redlock_release('b', :other) AS superuser;
 SELECT redlock_release('a', :token) AS own;
 
--- a function that is called with the rights of its owner may use those for its callers
+-- a SECURITY DEFINER function releases with the rights of its owner
 CREATE FUNCTION give_back(text, bigint) RETURNS boolean SECURITY DEFINER SET search_path = public
     BEGIN ATOMIC SELECT redlock_release($1, $2); END;
 ALTER FUNCTION give_back OWNER TO regress_redlock_app;
@@ -159,7 +159,8 @@ SELECT give_back('a', :token);
 RESET ROLE;
 DROP FUNCTION give_back;
 
--- it is counted for the role, not for the session, and outlives transactions, savepoints and DISCARD ALL
+-- the lock counts for the role, not for the session, and outlives transactions, savepoints and
+-- DISCARD ALL
 SET redlock.max_locks_per_session = 3;
 SELECT redlock_try('mine', scope => 'session');
 BEGIN;
@@ -176,12 +177,12 @@ SELECT pg_advisory_unlock_all();
 SELECT redlock_release_all();
 TABLE detached;
 SELECT redlock_release('rolled back', :back), redlock_release('to savepoint', :save);
--- the token of what failed is in the view
+-- the view has the token of a lock whose statement failed
 SELECT redlock_release(resource, token) FROM redlock_locks
  WHERE resource = 'error' AND scope = 'detached' AND state = 'held';
 TABLE detached;
 
--- several, all or none
+-- several locks, all or none
 SELECT redlock_acquire_all(ARRAY['b', 'a', 'b'], scope => 'detached', hold_at_most => '10 min') AS tokens \gset
 SELECT redlock_try_all(ARRAY['c', 'a'], scope => 'detached', hold_at_most => '10 min');
 SELECT redlock_try_all(ARRAY['d', 'c'], scope => 'detached', hold_at_most => '10 min');
@@ -192,7 +193,7 @@ SELECT tokens[1] = tokens[3] AS twice,
 SELECT bool_and(redlock_release(resource, token)) FROM redlock_locks WHERE state = 'held' AND scope = 'detached';
 TABLE detached;
 
--- a lock is a session's or detached
+-- a lock belongs to a session, or is detached: never both
 SELECT redlock_try('a', scope => 'session');
 SELECT redlock_acquire('a', scope => 'detached', hold_at_most => '10 min');
 SELECT redlock_try_all(ARRAY['a', 'b'], scope => 'detached', hold_at_most => '10 min');
@@ -201,7 +202,7 @@ SELECT redlock_attach('a', redlock_token('a'));
 SELECT redlock_release('a', redlock_token('a'));
 SELECT redlock_release('a');
 
--- a transaction relies on it
+-- a transaction attaches to a detached lock
 CREATE TABLE work (what text);
 SELECT redlock_acquire('a', scope => 'detached', hold_at_most => '10 min') AS token \gset
 BEGIN;
@@ -219,7 +220,7 @@ COMMIT;
 SELECT redlock_token('a') IS NULL AS until_the_commit, token = :token AS fenced FROM redlock_fences WHERE resource = 'a';
 TABLE work;
 TABLE detached;
--- what does not go together
+-- refused in an attached transaction
 BEGIN;
 SELECT redlock_attach('a', :token);
 SAVEPOINT s;
@@ -235,7 +236,7 @@ SELECT redlock_attach('a', :token + 1);
 ROLLBACK TO s;
 PREPARE TRANSACTION 'attached';
 TABLE detached;
--- only as long as the savepoint
+-- a rollback to a savepoint undoes the attach; RELEASE keeps the attach
 BEGIN;
 SAVEPOINT s;
 SELECT redlock_attach('a', :token);
@@ -246,7 +247,7 @@ SELECT redlock_attach('a', :token);
 RELEASE s;
 SELECT redlock_token('a') = :token AS there;
 COMMIT;
--- it counts for its session then
+-- an attached lock counts for the session
 SET redlock.max_locks_per_session = 1;
 BEGIN;
 SELECT redlock_try('mine');
@@ -254,14 +255,14 @@ SELECT redlock_attach('a', :token);
 ROLLBACK;
 RESET redlock.max_locks_per_session;
 SELECT redlock_release('a', :token);
--- what is released counts no more, whether or not the nodes have been told
+-- a released lock counts no more, even before the nodes know of the release
 SET redlock.max_locks_per_session = 1;
 SELECT count(redlock_release('a' || i, redlock_acquire('a' || i, scope => 'detached', hold_at_most => '10 min')))
   FROM generate_series(1, 100) i;
 RESET redlock.max_locks_per_session;
 SELECT redlock_acquire('a', scope => 'detached', hold_at_most => '10 min') AS token \gset
 
--- a sequence of locks has a sequence of tokens
+-- a later lock of the name has a larger token; the former token can't attach
 SELECT redlock_release('a', :token);
 SELECT redlock_acquire('a', scope => 'detached', hold_at_most => '10 min') > :token AS larger;
 BEGIN;
@@ -271,7 +272,7 @@ SELECT redlock_release(resource, token) FROM redlock_locks
  WHERE resource = 'a' AND scope = 'detached' AND state = 'held';
 TABLE detached;
 
--- what is attached for nothing, and with an old snapshot
+-- warnings: an attach outside of a transaction block, and with a snapshot older than the grant
 SELECT redlock_acquire('warned', scope => 'detached', hold_at_most => '1 min') AS token \gset
 SELECT redlock_attach('warned', :token);
 BEGIN ISOLATION LEVEL REPEATABLE READ;

@@ -1,11 +1,10 @@
 -- The fence: redlock_fence and its table.
 --
--- Protects from: a stale holder that commits after a newer one; a row that is
--- written without the lock, or stays after a rollback; users who can move the
--- fence by hand, or get around it by a table or operator of their own; a plan
--- that still writes where the extension was before.
+-- Protects from: a stale holder that commits after a newer holder; a row written without the lock,
+-- or kept after a rollback; users who move the fence by hand, or bypass the fence by a table or
+-- operator of their own; a plan that writes to the former schema of the extension.
 
--- without numbers, which are the time
+-- reports the error of a command, without tokens, which are times
 CREATE FUNCTION fails(command text) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
 	state text;
@@ -42,7 +41,7 @@ BEGIN;
 SELECT redlock_acquire('job') AS token \gset
 SELECT redlock_fence('job') = :token AS same;
 TABLE fences;
--- once more: it is the same holder
+-- the same holder passes again
 SELECT redlock_fence('job') = :token AS same;
 TABLE fences;
 COMMIT;
@@ -55,7 +54,7 @@ SELECT redlock_acquire('job') > :token AS larger;
 SELECT resource, token = :token AS before FROM redlock_fences;
 SELECT redlock_fence('job') > :token AS larger;
 TABLE fences;
--- undone with all the rest
+-- a rollback undoes the pass
 ROLLBACK;
 SELECT resource, token = :token AS before FROM redlock_fences;
 BEGIN;
@@ -69,7 +68,7 @@ SELECT redlock_fence('other') > 0 AS other;
 COMMIT;
 SELECT resource, token = :token AS before FROM redlock_fences ORDER BY resource COLLATE "C";
 
--- at session scope, in transactions of its own, and by a prepared one
+-- at session scope, in several transactions, and in a prepared transaction
 SELECT redlock_acquire('job', scope => 'session') AS token \gset
 SELECT redlock_fence('job') = :token AS same;
 SELECT redlock_fence('job') = :token AS same;
@@ -100,8 +99,8 @@ SELECT redlock_fence('job') = redlock_token('job') AS same;
 COMMIT;
 
 --
--- A newer holder was there.  To get one without losing the lock, its row is
--- written by hand.
+-- A newer holder has passed the fence.  The test writes the newer row by hand, since this session
+-- keeps the lock.
 --
 BEGIN;
 SELECT redlock_acquire('job') AS token \gset
@@ -112,7 +111,7 @@ UPDATE redlock_fences SET token = token + 3600000000, passed_at = '2000-01-01' W
 BEGIN;
 SELECT redlock_acquire('job') > :token AS larger, redlock_acquire('other') > 0 AS other;
 SELECT fails($$SELECT redlock_fence('job')$$);
--- it says which numbers
+-- the detail has both tokens
 DO $$
 DECLARE
 	detail text;
@@ -123,17 +122,17 @@ EXCEPTION WHEN serialization_failure THEN
 	RAISE NOTICE 'its own: %, the newer: %', detail ~ ('\m' || redlock_token('job') || '\M'),
 		detail ~ ('\m' || (SELECT token FROM redlock_fences WHERE resource = 'job') || '\M');
 END $$;
--- other locks are not concerned; the row is as it was
+-- other locks pass; the newer row is unchanged
 SELECT redlock_fence('other') = redlock_token('other') AS same;
 SELECT resource, token > redlock_token(resource) AS newer, passed_at::date FROM redlock_fences
  WHERE resource = 'job';
--- not caught, it ends the transaction
+-- an uncaught error ends the transaction
 \set VERBOSITY sqlstate
 SELECT redlock_fence('job');
 \set VERBOSITY default
 COMMIT;
 SELECT resource, token > :token AS newer FROM redlock_fences ORDER BY resource COLLATE "C";
--- newer by one, equal, older by one; far apart
+-- the token of the row is larger by one, equal, smaller by one, and far away
 SELECT redlock_acquire('job', scope => 'session') AS token \gset
 UPDATE redlock_fences SET token = :token + 1 WHERE resource = 'job';
 SELECT fails($$SELECT redlock_fence('job')$$);
@@ -146,13 +145,13 @@ UPDATE redlock_fences SET token = 9223372036854775807 WHERE resource = 'job';
 SELECT fails($$SELECT redlock_fence('job')$$);
 UPDATE redlock_fences SET token = 0 WHERE resource = 'job';
 SELECT redlock_fence('job') = :token AS same;
--- what is cleaned up by hand is written anew
+-- a row deleted by hand is written anew
 DELETE FROM redlock_fences;
 SELECT redlock_fence('job') = :token AS same;
 TABLE fences;
 SELECT redlock_release('job');
 
--- lost
+-- a lost lease
 SET redlock.on_loss = 'error';
 SELECT redlock_acquire('job', scope => 'session', hold_at_most => '50 ms') > :token AS larger;
 DO $$ BEGIN FOR i IN 1 .. 3000 LOOP EXIT WHEN EXISTS (SELECT FROM redlock_locks WHERE resource = 'job' AND state = 'lost'); PERFORM pg_sleep(0.01); END LOOP; END $$;
@@ -162,7 +161,7 @@ SELECT resource, token = :token AS before FROM redlock_fences;
 SELECT redlock_release('job');
 RESET redlock.on_loss;
 
--- read-only
+-- a read-only transaction
 BEGIN READ ONLY;
 SELECT redlock_acquire('job') > 0 AS acquired;
 SELECT redlock_fence('job');
@@ -170,19 +169,19 @@ SELECT redlock_fence('job');
 ROLLBACK;
 
 --
--- Somebody without rights
+-- A role without rights
 --
 CREATE ROLE regress_redlock_user;
 CREATE SCHEMA regress_redlock_user AUTHORIZATION regress_redlock_user;
 SET ROLE regress_redlock_user;
--- can look, and fence what it holds
+-- can read the table, and fence its own locks
 BEGIN;
 SELECT redlock_acquire('job') > 0 AS acquired;
 SELECT redlock_fence('job') = redlock_token('job') AS same;
 SELECT resource, token = redlock_token(resource) AS mine FROM redlock_fences;
 SELECT current_user, session_user = current_user AS session;
 COMMIT;
--- not more
+-- can do no more
 SELECT redlock_fence('job');
 \set VERBOSITY terse
 INSERT INTO redlock_fences VALUES ('job', 1, now());
@@ -204,7 +203,7 @@ CREATE TRIGGER t BEFORE INSERT ON redlock_fences FOR EACH ROW EXECUTE FUNCTION s
 CREATE RULE r AS ON INSERT TO redlock_fences DO INSTEAD NOTHING;
 \echo :SQLSTATE
 \set VERBOSITY default
--- nor by tables and operators of its own
+-- tables and operators of the role make no difference
 CREATE TEMP TABLE redlock_fences (resource text PRIMARY KEY, token bigint, passed_at timestamptz);
 CREATE FUNCTION regress_redlock_user.always(bigint, bigint) RETURNS boolean LANGUAGE sql
     AS 'SELECT true';
@@ -233,7 +232,7 @@ DROP TABLE redlock_fences;
 DROP OPERATOR regress_redlock_user.<= (bigint, bigint);
 DROP FUNCTION regress_redlock_user.always;
 RESET ROLE;
--- and that it may can be changed
+-- an administrator can revoke the right to fence
 REVOKE EXECUTE ON FUNCTION redlock_fence(text) FROM PUBLIC;
 SET ROLE regress_redlock_user;
 SELECT redlock_fence('job');
@@ -244,13 +243,13 @@ DROP SCHEMA regress_redlock_user;
 DROP ROLE regress_redlock_user;
 DELETE FROM redlock_fences;
 
--- its table belongs to the extension
+-- the table belongs to the extension
 \set VERBOSITY terse
 DROP TABLE redlock_fences CASCADE;
 \echo :SQLSTATE
 \set VERBOSITY default
 
--- the function of its trigger is for nothing else
+-- the trigger function refuses other uses
 SELECT redlock_fence_merge();
 \echo :SQLSTATE
 CREATE TABLE narrow (resource text, token bigint);
@@ -267,7 +266,7 @@ INSERT INTO redlock_fences VALUES ('job', 1, now());
 DROP TRIGGER t ON redlock_fences;
 
 --
--- Names, and many of them
+-- Unusual names, and many names
 --
 CREATE TABLE names (id integer PRIMARY KEY, name text);
 INSERT INTO names VALUES
@@ -301,7 +300,7 @@ SELECT count(*) FROM generate_series(1, 500) i
 SELECT count(*), bool_and(token = redlock_token(resource)) AS mine FROM redlock_fences;
 COMMIT;
 DELETE FROM redlock_fences;
--- one of them many times
+-- one name many times
 DO $$
 BEGIN
 	FOR i IN 1 .. 300 LOOP
@@ -314,7 +313,7 @@ END $$;
 SELECT resource FROM redlock_fences;
 
 --
--- Where the extension is: the plan of this session must follow it
+-- The plan of this session follows the extension to another schema
 --
 DROP VIEW fences;
 SELECT redlock_acquire('job', scope => 'session') AS token \gset
@@ -332,7 +331,7 @@ SELECT redlock_fence('job') = :token AS same;
 SELECT resource, token = :token AS same FROM redlock_fences;
 UPDATE redlock_fences SET token = :token + 1;
 SELECT fails($$SELECT redlock_fence('job')$$);
--- another table of that name where it was
+-- another table of the same name in the former schema
 CREATE TABLE public.redlock_fences (resource text PRIMARY KEY, token bigint, passed_at timestamptz);
 UPDATE redlock_fences SET token = 0;
 SELECT redlock_fence('job') = :token AS same;
@@ -342,7 +341,7 @@ ALTER EXTENSION redlock_pg SET SCHEMA public;
 RESET search_path;
 SELECT redlock_fence('job') = :token AS same;
 SELECT resource, token = :token AS same FROM redlock_fences;
--- created anew, there and elsewhere
+-- created anew, in the same schema and elsewhere
 DROP EXTENSION redlock_pg;
 CREATE EXTENSION redlock_pg;
 SELECT redlock_fence('job') = :token AS same;

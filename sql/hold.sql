@@ -1,16 +1,15 @@
 -- hold_at_least and hold_at_most.
 --
--- Protects from: a job of two hosts that runs twice because the lock was free
--- too soon; a lock that a job which hangs holds for ever; limits that are
--- ignored, cut short, or that stay with the next lock of the same name; anybody
--- who blocks a name for years.
+-- Protects from: a job of two hosts that runs twice because the lock was free too soon; a hanging
+-- job that holds its lock for ever; limits that are ignored, cut short, or valid for the next lock
+-- of the same name; a user who blocks a name for years.
 
 CREATE VIEW held AS
     SELECT resource, state, scope, ttl FROM redlock_locks
      WHERE state IN ('held', 'lost') AND pid = pg_backend_pid()
      ORDER BY resource COLLATE "C";
 
--- what is no duration
+-- wrong durations
 SELECT redlock_acquire('a', hold_at_least => '0');
 SELECT redlock_acquire('a', hold_at_least => '-1 s');
 SELECT redlock_acquire('a', hold_at_least => '999 us');
@@ -23,7 +22,7 @@ SELECT redlock_try('a', hold_at_least => '0');
 SELECT redlock_try('a', hold_at_most => '-1 s');
 CALL redlock_run('a', 'SELECT 1', hold_at_least => '0');
 CALL redlock_run('a', 'SELECT 1', hold_at_most => '-1 s');
--- what contradicts itself
+-- contradictory limits
 SELECT redlock_acquire('a', hold_at_least => '2 s', hold_at_most => '1 s');
 SELECT redlock_try('a', hold_at_least => '2 s', hold_at_most => '1 s');
 CALL redlock_run('a', 'SELECT 1', hold_at_least => '2 s', hold_at_most => '1 s');
@@ -33,14 +32,14 @@ SELECT redlock_acquire('a', hold_at_least => '2 s', hold_at_most => '1 s');
 SELECT redlock_acquire('a', hold_at_least => '1 day 1 us');
 SELECT redlock_acquire('a', hold_at_most => '24 days 1 us');
 \set VERBOSITY default
--- what can't be honoured: in milliseconds it would not fit into 32 bits
+-- over 24 days: milliseconds have 32 bits
 SELECT redlock_acquire('a', hold_at_most => '24 days 1 us');
 SELECT redlock_try('a', hold_at_most => '25 days');
 SELECT redlock_try('a', hold_at_most => '1 month');
 SELECT redlock_try('a', hold_at_most => '4294968.296 s');
 SELECT redlock_try('a', hold_at_most => '1000 years');
 CALL redlock_run('a', 'SELECT 1', hold_at_most => '178000000 years');
--- what may not be: redlock.max_hold
+-- over redlock.max_hold
 SELECT redlock_acquire('a', hold_at_least => '1 day 1 us');
 SELECT redlock_try('a', hold_at_least => '4294968.296 s');
 CALL redlock_run('a', 'SELECT 1', hold_at_least => '178000000 years');
@@ -55,22 +54,22 @@ SELECT redlock_try('a', hold_at_least => '60.0001 s');
 SET redlock.max_hold = 0;
 SELECT redlock_try('a', hold_at_least => '1 ms');
 RESET redlock.max_hold;
--- none of which took a lock
+-- the refused calls took no lock
 TABLE held;
 
 BEGIN;
--- not given is no limit; so is NULL
+-- NULL is no limit
 SELECT redlock_acquire('a', hold_at_least => NULL, hold_at_most => NULL) > 0;
 SELECT redlock_try('b', hold_at_least => NULL, hold_at_most => NULL);
 -- the order of the arguments
 SELECT redlock_acquire('c', '1 s', '20 s', 'transaction', '1 ms', '10 min') > 0;
 SELECT redlock_try('d', '20 s', 'transaction', '1 ms', '10 min');
--- the same, and as long as can be
+-- long limits, up to the longest
 SELECT redlock_try('e', hold_at_least => '1 ms', hold_at_most => '1 month -10 days');
 SELECT redlock_try('f', hold_at_most => '24 days');
 SELECT redlock_try('g', hold_at_least => '1 ms', hold_at_most => '20 days 95:59:59.9999');
 TABLE held;
--- a limit is no validity: that is the ttl's
+-- the ttl bounds the validity, not the hold limit
 SELECT resource, redlock_check(resource) BETWEEN '1 s' AND ttl AS valid FROM held;
 COMMIT;
 TABLE held;
@@ -79,7 +78,7 @@ TABLE held;
 -- hold_at_least
 --
 
--- the lock is not free after its release; then it is
+-- the released lock is not free before the end of hold_at_least
 CREATE PROCEDURE becomes_free(name text) LANGUAGE plpgsql AS
 $$
 	BEGIN
@@ -114,21 +113,21 @@ SELECT redlock_try('commit'), redlock_try('rollback'), redlock_try('run');
 SELECT redlock_acquire('commit', wait => '50 ms');
 \set VERBOSITY default
 
--- longer than the ttl, which its keys would have without it
+-- hold_at_least is longer than the ttl of the keys
 UPDATE times SET acquired = clock_timestamp();
 SELECT redlock_try('long', ttl => '100 ms', scope => 'session', hold_at_least => '700 ms');
 SELECT redlock_release('long');
 CALL becomes_free('long');
 SELECT clock_timestamp() - acquired BETWEEN '700 ms' AND '30 s' AS in_time FROM times;
 
--- Held for longer than that: free with its release, long before its ttl.
+-- Held for longer than hold_at_least: free with the release, long before the end of the ttl.
 SELECT redlock_try('short', ttl => '60 s', scope => 'session', hold_at_least => '1 ms');
 SELECT pg_sleep(0.01);
 SELECT redlock_release('short');
 SELECT redlock_acquire('short', wait => '30 s', scope => 'session') > 0;
 SELECT redlock_release('short');
 
--- the next holder of the same name has no such limit
+-- the next holder of the same name has no limit
 SELECT redlock_try('least', ttl => '60 s', scope => 'session');
 SELECT redlock_release('least');
 SELECT redlock_acquire('least', wait => '30 s', scope => 'session') > 0;
@@ -148,7 +147,7 @@ $$ BEGIN
 	RAISE EXCEPTION 'no loss';
 END $$;
 
--- within the ttl
+-- hold_at_most is shorter than the ttl
 UPDATE times SET acquired = clock_timestamp();
 SELECT redlock_acquire('most', ttl => '60 s', scope => 'session', hold_at_most => '1 s') > 0;
 SELECT redlock_check('most') <= '1 s' AS limited;
@@ -157,27 +156,27 @@ SELECT clock_timestamp() - acquired BETWEEN '1 s' AND '30 s' AS in_time FROM tim
 TABLE held;
 SELECT redlock_check('most');
 SELECT redlock_acquire('most');
--- its release deletes the keys: they would live for a minute
+-- the release deletes the keys, which would live for a minute
 SELECT redlock_release('most');
 TABLE held;
 SELECT redlock_acquire('most', wait => '30 s', scope => 'session') > 0;
 SELECT redlock_check('most') > '2 s' AS unlimited;
 SELECT redlock_release('most');
 
--- over several renewals
+-- hold_at_most lasts for several renewals
 UPDATE times SET acquired = clock_timestamp();
 SELECT redlock_try('most', ttl => '200 ms', scope => 'session', hold_at_most => '1 s');
 CALL wait_for_loss();
 SELECT clock_timestamp() - acquired BETWEEN '1 s' AND '30 s' AS in_time FROM times;
 SELECT redlock_release_all();
 
--- it can't be renewed by acquiring it again
+-- another acquisition does not prolong hold_at_most
 SELECT redlock_try('most', scope => 'session', hold_at_most => '1 s');
 SELECT redlock_try('most', scope => 'session', hold_at_most => '10 min');
 CALL wait_for_loss();
 SELECT redlock_release_all();
 
--- the statement that relies on it is cancelled, its transaction can't commit
+-- the loss cancels the statement, and the transaction can't commit
 RESET redlock.on_loss;
 BEGIN;
 CREATE TABLE work (n integer);
@@ -195,7 +194,7 @@ TABLE work;
 RESET redlock.on_loss;
 TABLE held;
 
--- both: lost, and not free before hold_at_least is over
+-- both limits: the lease is lost, and the lock is not free before the end of hold_at_least
 CALL becomes_free('most');
 UPDATE times SET acquired = clock_timestamp();
 SELECT redlock_acquire('most', scope => 'session', hold_at_least => '600 ms', hold_at_most => '600 ms') > 0;
