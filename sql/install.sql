@@ -1,11 +1,9 @@
--- What CREATE EXTENSION makes, and what DROP EXTENSION leaves: nothing.
+-- The objects that CREATE EXTENSION makes.  DROP EXTENSION leaves no object.
 --
--- Protects from: an install script that fails or forgets an object; a function
--- that returns NULL on NULL input, as if there were no error; a function that
--- a parallel worker may run, or that the planner calls once for many rows;
--- functions without a description; an extension that works only in the first
--- schema of the search path; a lock that gets lost when the extension is
--- dropped or created anew.
+-- Protects from: an install script that fails or forgets an object; a function that returns NULL on
+-- NULL input instead of an error; a function that runs in a parallel worker, or once for many rows;
+-- functions without a description; an extension that works only in the first schema of the search
+-- path; a lock lost when the extension is dropped or created anew.
 
 CREATE EXTENSION redlock_pg;
 
@@ -14,7 +12,7 @@ SELECT v.superuser, v.trusted, v.relocatable, v.schema
   JOIN pg_extension e ON e.extname = v.name AND e.extversion = v.version
  WHERE v.name = 'redlock_pg';
 
--- all it has, no more
+-- all members, no more
 CREATE VIEW members AS
     SELECT d.classid, d.objid
       FROM pg_depend d JOIN pg_extension e ON d.refobjid = e.oid
@@ -33,10 +31,9 @@ SELECT p.proname, pg_get_function_arguments(p.oid) AS arguments,
  WHERE m.classid = 'pg_proc'::regclass AND p.proname !~ '_rows?$'
  ORDER BY p.proname, pg_get_function_arguments(p.oid) COLLATE "C";
 
--- What takes or frees a lock is volatile and never runs in a parallel worker; no
--- function is strict.  Only the fence, and the functions that grant, run with the
--- rights of another, for the sake of their tables, and then with a search path of
--- their own.
+-- Functions that acquire or release are volatile and never run in a parallel worker; no function is
+-- strict.  Only redlock_fence and the functions for grants run with the rights of their owner, for
+-- their tables, and set a search path.
 SELECT p.proname, p.provolatile AS volatile, p.proparallel AS parallel,
        p.proisstrict AS strict, p.prosecdef AS definer, p.proconfig AS config,
        p.proretset AS set
@@ -44,20 +41,20 @@ SELECT p.proname, p.provolatile AS volatile, p.proparallel AS parallel,
  WHERE m.classid = 'pg_proc'::regclass
  ORDER BY p.proname, p.oid::regprocedure::text COLLATE "C";
 
--- its table: everybody may look, and nobody write
+-- redlock_fences: PUBLIC may read, and not write
 SELECT r.privilege_type, has_table_privilege('public', 'redlock_fences', r.privilege_type) AS public
   FROM unnest('{SELECT,INSERT,UPDATE,DELETE,TRUNCATE,REFERENCES,TRIGGER}'::text[]) r (privilege_type);
 SELECT attname, format_type(atttypid, atttypmod), attnotnull, attcollation::regcollation
   FROM pg_attribute WHERE attrelid = 'redlock_fences'::regclass AND attnum > 0 ORDER BY attnum;
 
--- without a description: none (the types of rows and arrays need none)
+-- objects without a description: none (types of rows and arrays need none)
 SELECT pg_describe_object(classid, objid, 0) AS undescribed
   FROM members
  WHERE coalesce(obj_description(objid, classid::regclass::name), '') = ''
    AND (classid <> 'pg_type'::regclass
         OR objid IN (SELECT oid FROM pg_type WHERE typtype = 'e'));
 
--- nor a column of its tables and views
+-- columns of tables and views without a description: none
 SELECT attrelid::regclass AS relation, attname AS undescribed
   FROM members JOIN pg_class c ON classid = 'pg_class'::regclass AND objid = c.oid
        JOIN pg_attribute ON attrelid = objid
@@ -74,7 +71,7 @@ CREATE EXTENSION redlock_pg;
 \echo :SQLSTATE
 CREATE EXTENSION IF NOT EXISTS redlock_pg;
 
--- what depends on it keeps it
+-- a dependent view prevents the drop
 CREATE VIEW dependent AS SELECT resource FROM redlock_locks;
 \set VERBOSITY terse
 DROP EXTENSION redlock_pg;
@@ -82,7 +79,7 @@ DROP EXTENSION redlock_pg;
 \set VERBOSITY default
 DROP VIEW dependent;
 
--- nothing stays, but a lock that is held
+-- only a held lock stays
 SELECT redlock_try('survivor', scope => 'session');
 DROP EXTENSION redlock_pg;
 SELECT count(*) FROM members;

@@ -1,9 +1,9 @@
--- keep_idle: what may be asked for, and what the view shows.
+-- keep_idle: the arguments, and the view.
 --
--- Protects from: a stay that is cut silently, or longer than an administrator allows; one
--- with limits that count from a grant; one that is not off unless asked for.
+-- Protects from: a keep_idle that is cut silently, or longer than an administrator allows; a
+-- keep_idle together with limits that count from a grant; a lock kept idle without a request.
 
--- the setting: off, and anybody's choice
+-- the setting: off, and free for each user
 SHOW redlock.keep_idle;
 CREATE ROLE keeper;
 SET ROLE keeper;
@@ -21,7 +21,7 @@ CALL redlock_run('a', 'SELECT 1');
 SET redlock.max_hold = '1min';
 SET redlock.keep_idle = '61s';
 SELECT redlock_try('a');
--- not where the call has its own, or has limits
+-- the setting does not apply to a call with its own keep_idle, or with hold limits
 SELECT redlock_try('own', keep_idle => '1 min', scope => 'session');
 SELECT redlock_try('limited', hold_at_least => '1 ms', hold_at_most => '1 min', scope => 'session');
 RESET redlock.keep_idle;
@@ -44,13 +44,13 @@ CALL redlock_run('a', 'SELECT 1', keep_idle => '1 us', hold_at_most => '1 s');
 SELECT redlock_try('zero', keep_idle => '0', hold_at_most => '1 min', scope => 'session');
 SELECT redlock_try('null', keep_idle => NULL, scope => 'session');
 
--- held as others are, and idle if it was asked for
+-- held like other locks, and after the release idle, if requested
 SELECT resource, state, scope, pid = pg_backend_pid() AS mine, database = current_database() AS here
   FROM redlock_locks ORDER BY resource;
 SELECT redlock_release_all();
 SELECT resource, state, scope, pid, database, token, valid_for > '0' AS valid, ttl, since <= now() AS since, held_by
   FROM redlock_locks WHERE state <> 'releasing';
--- and held again, by the next
+-- the next holder takes the idle lock
 BEGIN;
 SELECT redlock_try('own');
 SELECT resource, state, scope, pid = pg_backend_pid() AS mine, token = redlock_token('own') AS told, valid_for > '0' AS valid
@@ -58,14 +58,14 @@ SELECT resource, state, scope, pid = pg_backend_pid() AS mine, token = redlock_t
 COMMIT;
 SELECT resource FROM redlock_locks WHERE state <> 'releasing';
 
--- by name, and as the last argument
+-- by position
 SELECT redlock_acquire('last', '1 s', '10 s', 'session', NULL, NULL, '10 min') > 0 AS acquired;
 SELECT redlock_try('last', NULL, 'session', NULL, NULL, NULL);
 CALL redlock_run('last by run', 'SELECT 1', '1 s', NULL, NULL, NULL, '10 min');
 SELECT resource, state FROM redlock_locks WHERE state <> 'releasing' ORDER BY resource;
 SELECT redlock_release_all();
 
--- to give all up is for operators
+-- redlock_release_idle is for operators
 SET ROLE keeper;
 SELECT redlock_release_idle();
 RESET ROLE;

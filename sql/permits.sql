@@ -1,4 +1,4 @@
--- Locks with permits: arguments, and what a session sees of its own
+-- Locks with permits: the arguments, and the view of a session's own permit
 SELECT redlock_acquire('permits', scope => 'session', permits => 0);
 SELECT redlock_acquire('permits', scope => 'session', permits => 1001);
 SELECT redlock_acquire('permits', scope => 'session', permits => NULL);
@@ -8,7 +8,7 @@ SELECT redlock_acquire(repeat('x', 251), scope => 'session', permits => 2);
 
 SELECT redlock_try('permits', scope => 'session', permits => 2);
 SELECT resource, state, scope, permit IN (1, 2) AS permit, pid = pg_backend_pid() AS own FROM redlock_locks WHERE resource = 'permits' AND state = 'held';
--- again: it is the same one
+-- acquired again: the same permit
 SELECT redlock_acquire('permits', scope => 'session', permits => 2) = redlock_token('permits') AS same;
 SELECT redlock_try('permits', scope => 'session', permits => 3);
 SELECT redlock_try('permits', scope => 'session');

@@ -1,9 +1,9 @@
--- What each role may call, when the administrator takes the locks away from PUBLIC.
+-- The rights of each role, when the administrator revokes the locks from PUBLIC.
 --
--- Protects from: a function or procedure that stays open to everybody after the
--- statement that docs/how-to/permissions.md gives; views that break with it; a role that was
--- given the right and can't use it; default privileges that let a role write the extension's
--- tables, add a trigger there, or call a function for administrators.
+-- Protects from: a function or procedure that stays open to PUBLIC after the statement in
+-- docs/how-to/permissions.md; views that break after the statement; a role that can't use a granted
+-- right; default privileges by which a role writes the extension's tables, adds a trigger to a
+-- table, or calls a function for administrators.
 
 -- the tests run with five nodes, and with the node inside the server
 SELECT count(*) AS nodes FROM regexp_split_to_table(current_setting('redlock.nodes'), ', ') \gset
@@ -18,7 +18,7 @@ REVOKE EXECUTE ON ROUTINE
     redlock_release(text, bigint), redlock_release_all, redlock_check(text), redlock_check(text, bigint),
     redlock_extend, redlock_attach, redlock_token, redlock_release_wanted, redlock_fence FROM PUBLIC;
 
--- Nothing is left to PUBLIC but what the views read.
+-- PUBLIC keeps the functions behind the views, redlock_diagnose, and functions to look at a lock.
 SELECT p.proname, p.prokind
   FROM pg_depend d JOIN pg_extension e ON d.refobjid = e.oid JOIN pg_proc p ON p.oid = d.objid
  WHERE e.extname = 'redlock_pg' AND d.deptype = 'e' AND d.classid = 'pg_proc'::regclass
@@ -26,7 +26,7 @@ SELECT p.proname, p.prokind
    AND has_function_privilege('regress_redlock_no', p.oid, 'EXECUTE')
  ORDER BY p.proname COLLATE "C";
 
--- a role without rights can do nothing, and look
+-- a role without rights can only look
 SELECT redlock_try('held', scope => 'session');
 SET ROLE regress_redlock_no;
 SELECT redlock_acquire('a');
@@ -60,7 +60,7 @@ SELECT count(*) FROM redlock_fences;
 RESET ROLE;
 SELECT redlock_release('held');
 
--- one with GRANT EXECUTE can do all that was revoked
+-- a role with GRANT EXECUTE can call the revoked routines
 GRANT EXECUTE ON ROUTINE
     redlock_acquire, redlock_acquire_all, redlock_try, redlock_try_all,
     redlock_try_detached, redlock_run, redlock_run_all, redlock_lock, redlock_lock_all, redlock_release(text),
@@ -76,7 +76,7 @@ CALL redlock_run_all(ARRAY['b', 'c'], 'SELECT redlock_check(''c'')');
 SELECT redlock_release('a'), redlock_release_all();
 RESET ROLE;
 
--- what an administrator may do can be granted
+-- the functions for administrators can be granted
 GRANT EXECUTE ON FUNCTION redlock_holders, redlock_inspect, redlock_ask_release, redlock_force_release,
     redlock_stat_reset, redlock_grant, redlock_revoke TO regress_redlock_yes;
 SET ROLE regress_redlock_yes;
@@ -87,7 +87,7 @@ SELECT redlock_stat_reset();
 SELECT redlock_grant('regress_redlock_yes', 'a'), redlock_revoke('regress_redlock_yes', 'a');
 RESET ROLE;
 
--- All routines of the schema at once: what the views need is given back.
+-- All routines of the schema revoked at once: a GRANT restores the views.
 REVOKE EXECUTE ON ALL ROUTINES IN SCHEMA public FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION redlock_lock_rows, redlock_node_rows, redlock_node_list_rows,
     redlock_role_rows, redlock_host_rows, redlock_counter_row, redlock_unsettled_row,
@@ -102,7 +102,7 @@ SELECT count(*) = :nodes AS all_of_them FROM redlock_stat_nodes;
 SELECT count(*) >= 0 AS readable FROM redlock_stat_resources;
 RESET ROLE;
 
--- Where new functions are closed to PUBLIC, the views can be read all the same.
+-- Default privileges close new functions to PUBLIC: the views can be read all the same.
 DROP EXTENSION redlock_pg;
 ALTER DEFAULT PRIVILEGES REVOKE EXECUTE ON ROUTINES FROM PUBLIC;
 CREATE EXTENSION redlock_pg;
