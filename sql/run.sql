@@ -1,11 +1,10 @@
--- CALL redlock_run: a command under a lock.  (That it is skipped while another
--- holds the lock is shown in specs/skip.spec.)
+-- CALL redlock_run: a command under a lock.  (specs/skip.spec shows the skip while another session
+-- holds the lock.)
 --
--- Protects from: a job that runs without its lock, or that leaves it behind, in
--- particular when it fails; a lock that is given away when the job commits; a job
--- whose changes are lost; a command that does nothing without a word, or fails
--- without telling what to do; an error context that outlives its call; a record of a run in a
--- transaction block that outlives the transaction, or that is missing after the commit.
+-- Protects from: a job that runs without its lock, or leaves the lock behind, in particular after
+-- an error; a COMMIT of the job that frees the lock; lost changes of a job; a command that does
+-- nothing without a message, or fails without advice; an error context that outlives its call; a
+-- record of a run in a transaction block that outlives a rollback, or is missing after the commit.
 
 CREATE VIEW held AS
     SELECT resource, state, scope FROM redlock_locks
@@ -16,15 +15,15 @@ CREATE VIEW gates AS
      WHERE locktype = 'userlock' AND objsubid = 0 AND pid = pg_backend_pid();
 CREATE TABLE work (n integer, under text);
 
--- runs, under the lock, and its changes stay
+-- the command runs under the lock, and its changes stay
 CALL redlock_run('job', $$INSERT INTO work SELECT 1, string_agg(resource || ' ' || scope, ',') FROM held$$);
 TABLE work;
 TABLE held;
 TABLE gates;
--- more than one command; a result goes nowhere
+-- several commands; results are dropped
 CALL redlock_run('job', 'INSERT INTO work VALUES (2); SELECT * FROM work; DELETE FROM work WHERE n = 1');
 TABLE work;
--- each sees what the former did
+-- each command sees the changes of the commands before
 CALL redlock_run('job', 'INSERT INTO work VALUES (7); UPDATE work SET n = 8 WHERE n = 7; UPDATE work SET n = n + 1 WHERE n = 8');
 CALL redlock_run('job', 'CREATE TABLE of_this_run (n int); INSERT INTO of_this_run VALUES (1); DO $$ BEGIN UPDATE of_this_run SET n = 2; COMMIT; END $$; UPDATE of_this_run SET n = n + 1');
 TABLE work;
@@ -40,7 +39,7 @@ CALL redlock_run(resource => 'job 2', command => 'DELETE FROM work WHERE n = 2',
 TABLE work;
 TABLE gates;
 
--- what can't be run
+-- wrong arguments
 CALL redlock_run('job', NULL);
 CALL redlock_run(NULL, 'DELETE FROM work');
 CALL redlock_run('', 'DELETE FROM work');
@@ -58,7 +57,7 @@ CALL redlock_run('job', '');
 CALL redlock_run('job', E' \n\t');
 CALL redlock_run('job', ' ;; -- DELETE FROM work
 	/* DELETE FROM work */ ;');
--- transactions of its own
+-- commands for transactions and savepoints
 CALL redlock_run('job', 'COMMIT');
 \echo :SQLSTATE
 CALL redlock_run('job', 'DELETE FROM work; COMMIT');
@@ -67,21 +66,21 @@ CALL redlock_run('job', 'ROLLBACK');
 CALL redlock_run('job', 'SAVEPOINT s');
 CALL redlock_run('job', 'ROLLBACK TO s');
 CALL redlock_run('job', 'PREPARE TRANSACTION ''t''');
--- from and to the client
+-- COPY from and to the client
 CALL redlock_run('job', 'COPY work TO STDOUT');
 \echo :SQLSTATE
 CALL redlock_run('job', 'DELETE FROM work; COPY work FROM STDIN');
--- what PostgreSQL keeps from functions
+-- commands that PostgreSQL refuses within a function
 CALL redlock_run('job', 'VACUUM work');
 \echo :SQLSTATE
 CALL redlock_run('job', 'CREATE INDEX CONCURRENTLY ON work (n)');
 CALL redlock_run('job', 'CREATE DATABASE regress_redlock');
 CALL redlock_run('job', 'DO $$ BEGIN EXECUTE ''VACUUM work''; END $$');
--- what others forbid, by the same code, is no such thing
+-- no such hint for other errors with the same code
 CALL redlock_run('job', 'DO $$ BEGIN RAISE ''mine'' USING ERRCODE = ''25001'', HINT = ''my hint''; END $$');
 CALL redlock_run('job', 'DO $$ BEGIN RAISE ''mine'' USING ERRCODE = ''25001''; END $$');
 CALL redlock_run('job', 'SELECT 1; SET TRANSACTION ISOLATION LEVEL SERIALIZABLE');
--- and so it can be done
+-- VACUUM under the lock, as the hint advises
 SELECT redlock_acquire('job', scope => 'session') > 0;
 VACUUM work;
 SELECT redlock_release('job');
@@ -98,7 +97,7 @@ TABLE held;
 TABLE gates;
 TABLE work;
 
--- Each of them left the error context as it was: nothing of it is here.
+-- The failed runs have left no error context behind.
 SELECT 1 / 0;
 DO $$
 BEGIN
@@ -137,7 +136,7 @@ CALL redlock_run('job', 'DO $$ BEGIN INSERT INTO work VALUES (5); COMMIT; PERFOR
 TABLE work;
 TABLE held;
 
--- in a procedure, which may go on in the same lock
+-- in a procedure, which holds the lock until the procedure ends
 CREATE PROCEDURE two_jobs() LANGUAGE plpgsql AS
 $$
 	BEGIN
@@ -153,7 +152,7 @@ TABLE work;
 TABLE held;
 TABLE gates;
 
--- in a transaction block: with the transaction, where nothing may commit
+-- in a transaction block: held until the transaction ends, and the command can't commit
 TRUNCATE work;
 BEGIN;
 CALL redlock_run('job', 'INSERT INTO work VALUES (6)');
@@ -230,14 +229,14 @@ DROP FUNCTION run_recorded;
 DELETE FROM redlock_runs;
 DELETE FROM redlock_fences WHERE resource = 'job';
 
--- what the session holds already
+-- a lock that the session already holds
 SELECT redlock_acquire('job', scope => 'session') > 0;
 CALL redlock_run('job', 'CALL in_steps()');
 TABLE held;
 SELECT redlock_release('job');
 TABLE held;
 TABLE work;
--- the command can't release the lock of the run; it may take it for longer
+-- the command can't release the lock of the run, but can acquire the lock at session scope
 CALL redlock_run('job', 'SELECT redlock_release(''job'')');
 TABLE held;
 CALL redlock_run('job', 'SELECT redlock_acquire(''job'', scope => ''session'')');
@@ -245,7 +244,7 @@ TABLE held;
 SELECT redlock_release_all();
 TABLE gates;
 
--- rows that the table refuses are refused by the table
+-- the trigger leaves wrong rows to the constraints of the table
 \set VERBOSITY terse
 SET session_replication_role = replica;
 INSERT INTO redlock_runs (id, resource, command, host, database, role, pid, server, host_id, session, started, status)

@@ -1,8 +1,8 @@
 -- CALL redlock_run_all: a command under several locks.
 --
--- Protects from: a command that runs under a part of the locks; a lock that stays behind; a
--- fence that covers the first lock only; a record without the first name, or with the token of
--- another lock; an error that names another procedure.
+-- Protects from: a command that runs under a part of the locks; a lock that stays behind; a fence
+-- for the first lock only; a record without the first name, or with the token of another lock; an
+-- error that names another procedure.
 
 CREATE VIEW held AS
     SELECT resource, state, scope FROM redlock_locks
@@ -26,7 +26,7 @@ CALL redlock_run_all(ARRAY['d', 'e'], 'INSERT INTO work SELECT 3, ttl FROM redlo
 CALL redlock_run_all(resources => '{d2,e2}', command => 'DELETE FROM work', wait => NULL, ttl => NULL, hold_at_least => NULL, hold_at_most => NULL, keep_idle => '0', fence => false, record => false, mode => 'shared');
 SELECT count(*) FROM work;
 
--- one lock is taken: the call holds no other lock, and the notice names the taken lock
+-- another holder of one lock: the call takes no lock, and the notice names the held lock
 SELECT redlock_acquire('b', scope => 'detached', hold_at_most => '1 min') AS token \gset
 \set VERBOSITY terse
 CALL redlock_run_all(ARRAY['a', 'b', 'c'], 'INSERT INTO work VALUES (4)');
@@ -54,7 +54,7 @@ CALL redlock_run_all(ARRAY['a', 'b'], 'DELETE FROM work', fence => true);
 \set VERBOSITY default
 SELECT count(*) > 0 AS kept FROM work;
 
--- one row for a run: with the first name as given, and its token
+-- a run has one row, with the first name as given, and the token of this name
 DELETE FROM redlock_runs;
 CALL redlock_run_all(ARRAY['job', 'c', 'a'], 'INSERT INTO work SELECT 6, redlock_token(''job'')', record => true);
 SELECT resource, command ~ '^INSERT' AS command, status, token::text = (SELECT under FROM work WHERE n = 6) AS token FROM redlock_runs;
@@ -77,7 +77,7 @@ CALL redlock_run_all(ARRAY['a', 'b'], 'CALL redlock_run_all(ARRAY[''b'', ''c''],
 TABLE held;
 SELECT redlock_release('b');
 
--- what can't be run, and wrong arguments
+-- commands that can't run, and wrong arguments
 CALL redlock_run_all(NULL, 'SELECT 1');
 CALL redlock_run_all('{}', 'SELECT 1');
 CALL redlock_run_all(ARRAY['a', NULL], 'SELECT 1');

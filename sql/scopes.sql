@@ -1,10 +1,9 @@
--- When a lock is given back: transaction scope, session scope, and both.
+-- When a lock ends: at transaction scope, at session scope, and at both.
 --
--- Protects from: a lock that outlives its transaction or savepoint, or does not
--- live until its end; one scope that releases what the other holds; counts that
--- get lost when a savepoint is released into its parent; a prepared transaction
--- whose lock has no owner; a pooler's DISCARD ALL that leaves locks to the next
--- client; pg_advisory_unlock_all freeing what is not its own.
+-- Protects from: a lock that outlives its transaction or savepoint, or ends too early; a scope that
+-- ends the other scope's hold; a count lost when a savepoint is released into its parent; a
+-- prepared transaction whose lock has no owner; a pooler's DISCARD ALL that leaves locks to the
+-- next client; pg_advisory_unlock_all that frees a lock of redlock_pg.
 
 CREATE VIEW held AS
     SELECT resource, scope FROM redlock_locks
@@ -42,7 +41,7 @@ TABLE held;
 TABLE work;
 TABLE gates;
 
--- each transaction of a chain is one
+-- each transaction of a chain has its own locks
 BEGIN;
 SELECT redlock_try('a');
 COMMIT AND CHAIN;
@@ -52,7 +51,7 @@ ROLLBACK AND CHAIN;
 TABLE held;
 COMMIT;
 
--- an error ends it, before the ROLLBACK is sent
+-- an error ends the lock with the transaction
 BEGIN;
 SELECT redlock_acquire('a') > 0;
 SELECT 1 / 0;
@@ -60,21 +59,21 @@ COMMIT;
 TABLE held;
 TABLE gates;
 
--- no transaction block: the statement is the transaction, and fails alone
+-- without a transaction block: the lock ends with the statement
 SELECT redlock_acquire('a') > 0;
 TABLE held;
 SELECT redlock_acquire('a') / 0;
 TABLE held;
 TABLE gates;
 
--- counted, and all given back at once
+-- acquired twice: the end of the transaction frees the lock
 BEGIN;
 SELECT redlock_acquire('a') = redlock_acquire('a');
 COMMIT;
 TABLE held;
 TABLE gates;
 
--- it can't be given back before
+-- no release before the end of the transaction
 BEGIN;
 SELECT redlock_try('a');
 SELECT redlock_release('a');
@@ -87,7 +86,7 @@ TABLE held;
 -- Savepoints
 --
 
--- set after: the lock stays; set before: it goes
+-- a rollback frees a lock acquired after the savepoint, not a lock acquired before
 BEGIN;
 SAVEPOINT before;
 SELECT redlock_try('a');
@@ -119,7 +118,7 @@ TABLE held;
 TABLE gates;
 COMMIT;
 
--- over many levels at once
+-- several levels at once
 BEGIN;
 SELECT redlock_try('0');
 SAVEPOINT s1;
@@ -137,7 +136,7 @@ ROLLBACK;
 TABLE held;
 TABLE gates;
 
--- released: its locks are its parent's
+-- RELEASE SAVEPOINT passes locks to the parent
 BEGIN;
 SAVEPOINT s1;
 SAVEPOINT s2;
@@ -159,7 +158,7 @@ COMMIT;
 TABLE held;
 TABLE gates;
 
--- acquired inside and outside
+-- acquired outside of a savepoint, and inside
 BEGIN;
 SELECT redlock_acquire('a') AS token \gset
 SAVEPOINT s1;
@@ -178,7 +177,7 @@ COMMIT;
 TABLE held;
 TABLE gates;
 
--- inside first: the outer one has its own claim only from when it acquires
+-- acquired again after a rollback to the savepoint: the next rollback frees the lock again
 BEGIN;
 SAVEPOINT s1;
 SELECT redlock_acquire('a') AS inner \gset
@@ -220,7 +219,7 @@ COMMIT;
 TABLE held;
 TABLE gates;
 
--- an error of ours is one like others
+-- the same after an error of redlock_check
 CREATE FUNCTION wrong_after(name text) RETURNS text LANGUAGE plpgsql AS $$
 BEGIN
 	PERFORM redlock_acquire(name);
@@ -235,7 +234,7 @@ TABLE held;
 TABLE gates;
 COMMIT;
 
--- many times: nothing piles up
+-- 100 failed blocks: no lock or gate piles up
 DO $$
 DECLARE
 	before bigint := 0;
@@ -263,7 +262,7 @@ TABLE gates;
 -- Session scope
 --
 
--- neither commit, rollback nor a savepoint ends it
+-- no commit, rollback or savepoint ends the lock
 BEGIN;
 SELECT redlock_try('commit', scope => 'session');
 COMMIT;
@@ -278,7 +277,7 @@ SELECT redlock_release('commit'), redlock_release('rollback'), redlock_release('
 TABLE held;
 TABLE gates;
 
--- nor is a release undone
+-- a rollback does not undo a release
 BEGIN;
 SELECT redlock_try('a', scope => 'session');
 SAVEPOINT s;
@@ -323,7 +322,7 @@ TABLE gates;
 -- Both scopes on one resource
 --
 
--- session first; the transaction is the last to let go
+-- session scope ends first
 BEGIN;
 SELECT redlock_acquire('a', scope => 'session') AS token \gset
 SELECT redlock_acquire('a') = :token;
@@ -335,7 +334,7 @@ COMMIT;
 TABLE held;
 TABLE gates;
 
--- transaction first; the session is the last
+-- transaction scope ends first
 BEGIN;
 SELECT redlock_acquire('a') AS token \gset
 SELECT redlock_acquire('a', scope => 'session') = :token;
@@ -366,7 +365,7 @@ COMMIT;
 -- Prepared transactions
 --
 
--- a transaction's lock can't go with it
+-- a transaction with a lock can't be prepared
 BEGIN;
 INSERT INTO work VALUES (20);
 SELECT redlock_try('a');
@@ -376,7 +375,7 @@ TABLE held;
 TABLE gates;
 SELECT gid FROM pg_prepared_xacts;
 
--- also in a savepoint's, and held in both scopes
+-- nor with a lock of a savepoint, held at both scopes
 BEGIN;
 SELECT redlock_try('a', scope => 'session');
 SAVEPOINT s;
@@ -385,7 +384,7 @@ PREPARE TRANSACTION 'regress_redlock';
 TABLE held;
 SELECT redlock_release('a');
 
--- a session's lock stays with the session; one that was rolled back is none
+-- a transaction can be prepared with a lock of session scope, or after a rollback of the lock
 BEGIN;
 INSERT INTO work VALUES (21);
 SELECT redlock_try('a', scope => 'session');
@@ -402,7 +401,7 @@ COMMIT PREPARED 'regress_redlock';
 SELECT n FROM work WHERE n > 2 ORDER BY n;
 
 --
--- DISCARD ALL, and what looks like it
+-- DISCARD ALL, and similar commands
 --
 
 SELECT redlock_try('a', scope => 'session'), redlock_try('a', scope => 'session'),
@@ -435,7 +434,7 @@ SELECT to_regclass('pg_temp.scratch') IS NULL AS dropped, current_setting('redlo
 TABLE held;
 TABLE gates;
 
--- not in a transaction block, where it fails: the locks stay
+-- DISCARD ALL fails in a transaction block: the locks stay
 SELECT redlock_try('a', scope => 'session');
 BEGIN;
 SELECT redlock_check('a') > '0';
@@ -447,8 +446,7 @@ TABLE gates;
 SELECT redlock_release('a');
 
 --
--- pg_advisory_unlock_all takes the place in the local queue until its transaction
--- ends, and never the lease
+-- pg_advisory_unlock_all frees the gate until its transaction ends, and never the lease
 --
 
 SELECT redlock_acquire('a', scope => 'session') AS token \gset
@@ -460,7 +458,7 @@ COMMIT;
 TABLE gates;
 SELECT pg_advisory_unlock_all();
 TABLE gates;
--- a rollback can't do it, the next commit does
+-- a rollback does not restore the gate; the next commit does
 BEGIN;
 SELECT pg_advisory_unlock_all();
 ROLLBACK;
@@ -475,7 +473,7 @@ SELECT redlock_release('a');
 TABLE held;
 TABLE gates;
 
--- transaction scope keeps both
+-- at transaction scope, the gate stays, too
 BEGIN;
 SELECT redlock_try('a');
 SELECT pg_advisory_unlock_all();
@@ -485,7 +483,7 @@ COMMIT;
 TABLE held;
 TABLE gates;
 
--- both scopes: the session's place is gone, the transaction's is not
+-- both scopes: the gate of transaction scope stays
 BEGIN;
 SELECT redlock_try('a'), redlock_try('a', scope => 'session');
 SELECT pg_advisory_unlock_all();
@@ -501,14 +499,14 @@ COMMIT;
 TABLE held;
 TABLE gates;
 
--- advisory locks of the same name are others
+-- an advisory lock of the same hash is another lock
 SELECT pg_advisory_lock(hashtextextended('a', 0));
 SELECT redlock_try('a', scope => 'session');
 SELECT redlock_release('a');
 SELECT pg_advisory_unlock(hashtextextended('a', 0));
 
 --
--- The end of the session: not the end of the ttl
+-- The end of the session frees its locks before the ttl ends
 --
 
 SELECT redlock_try('a', ttl => '60 s', scope => 'session');

@@ -1,15 +1,14 @@
--- The settings: bounds, units, who may change them, what can be seen.
+-- The settings: bounds, units, and the rights to change and see a setting.
 --
--- Protects from: a setting that takes a senseless value, or that a user can
--- change who must not; a wrong list of nodes that is taken, or that is refused
--- with its passwords in the message; a list that ALTER SYSTEM does not write as
--- it was given; a misspelt setting that goes unnoticed.
+-- Protects from: a setting with a senseless value, or changed by a user without the right; a wrong
+-- list of nodes that is accepted, or refused with the passwords in the message; a list that ALTER
+-- SYSTEM writes in another form; a misspelt setting without an error.
 --
--- The nodes that are in use stay: nothing here reloads the configuration.
+-- The nodes in use stay: the test never reloads the configuration.
 
 SELECT name, vartype, unit, context, boot_val, min_val, max_val, enumvals
   FROM pg_settings WHERE name LIKE 'redlock.%' ORDER BY name COLLATE "C";
--- without a description: none
+-- settings without a description: none
 SELECT name FROM pg_settings
  WHERE name LIKE 'redlock.%' AND coalesce(short_desc, '') = '';
 
@@ -62,7 +61,7 @@ SET redlock.commit_margin = 'soon';
 SHOW redlock.commit_margin;
 SET redlock.commit_margin = '1min';
 SHOW redlock.commit_margin;
--- no lease of 10 s has that much left: with it nothing commits that a lock covers
+-- 1 min is longer than the ttl: no transaction with a lock commits
 CREATE TABLE margin (n integer);
 BEGIN;
 INSERT INTO margin VALUES (1);
@@ -70,7 +69,7 @@ SELECT redlock_acquire('a', ttl => '10 s') > 0 AS acquired;
 SELECT redlock_check('a') > '0' AS valid;
 COMMIT;
 \echo :SQLSTATE
--- also where nothing was written
+-- not even without writes
 BEGIN;
 SELECT redlock_acquire('a', ttl => '10 s') > 0 AS acquired;
 COMMIT;
@@ -78,15 +77,15 @@ COMMIT;
 SELECT redlock_acquire('a', ttl => '10 s', scope => 'session') > 0 AS acquired;
 INSERT INTO margin VALUES (2);
 \echo :SQLSTATE
--- nor is it prepared
+-- PREPARE TRANSACTION fails, too
 BEGIN;
 INSERT INTO margin VALUES (2);
 PREPARE TRANSACTION 'margin';
 \echo :SQLSTATE
--- the lock is held all the same; what writes nothing is not kept from it
+-- the lock is still held; at session scope, a transaction without writes commits
 SELECT redlock_check('a') > '0' AS valid;
 SELECT redlock_release('a');
--- what none covers
+-- a transaction without a lock commits
 INSERT INTO margin VALUES (3);
 SET redlock.commit_margin = 0;
 SHOW redlock.commit_margin;
@@ -94,7 +93,7 @@ BEGIN;
 INSERT INTO margin VALUES (4);
 SELECT redlock_acquire('a', ttl => '10 s') > 0 AS acquired;
 COMMIT;
--- it is the margin when the commit begins
+-- the margin at the start of the commit counts
 BEGIN;
 SET LOCAL redlock.commit_margin = '1min';
 INSERT INTO margin VALUES (5);
@@ -152,7 +151,7 @@ ALTER SYSTEM SET redlock.key_prefix = U&'a\009Bb';
 SET redlock.node = 'redis://localhost';
 \echo :SQLSTATE
 
--- Wrong lists of nodes.  No message repeats what it was given.
+-- Wrong lists of nodes.  No message repeats a list.
 ALTER SYSTEM SET redlock.nodes = 'http://:geheim@h:1';
 \echo :SQLSTATE
 ALTER SYSTEM SET redlock.nodes = 'geheim@h:1';
@@ -181,14 +180,14 @@ ALTER SYSTEM SET redlock.nodes = 'redis://u:geheim@h:1?durable=yes&durable=yes';
 ALTER SYSTEM SET redlock.nodes = 'unix://u:geheim@/socket?db=1&db=1';
 ALTER SYSTEM SET redlock.nodes = E'redis://u:geheim@h\x1b[31m';
 ALTER SYSTEM SET redlock.nodes = U&'unix://u:geheim@/socket\009B';
--- the place of the wrong one is said
+-- the message has the place of the wrong node
 ALTER SYSTEM SET redlock.nodes = 'redis://h:1,redis://h:2,redis://:geheim@h:x';
 -- one server must not vote twice
 ALTER SYSTEM SET redlock.nodes = 'redis://h:1,redis://i:1,redis://u:geheim@H:1';
 ALTER SYSTEM SET redlock.nodes = 'redis://h,redis://h:6379';
 ALTER SYSTEM SET redlock.nodes = 'redis://h:1/0,redis://h:1/7';
 ALTER SYSTEM SET redlock.nodes = 'unix:///socket,unix:///socket?db=1';
--- the node inside the server goes with no other
+-- the node inside the server excludes other nodes
 ALTER SYSTEM SET redlock.nodes = 'local,redis://u:geheim@h:1';
 \echo :SQLSTATE
 ALTER SYSTEM SET redlock.nodes = 'redis://u:geheim@h:1 local';
@@ -196,7 +195,7 @@ ALTER SYSTEM SET redlock.nodes = 'local local';
 ALTER SYSTEM SET redlock.nodes = 'Local';
 ALTER SYSTEM SET redlock.nodes_next = 'local';
 \echo :SQLSTATE
--- one more than there may be
+-- too many nodes
 SELECT string_agg('redis://h:' || i, ',') AS many FROM generate_series(1, 16) i \gset
 ALTER SYSTEM SET redlock.nodes = :'many';
 
@@ -210,10 +209,10 @@ SELECT 'unix:///' || repeat('s', 1000000) AS long \gset
 ALTER SYSTEM SET redlock.nodes = :'long';
 \set VERBOSITY default
 
--- nothing of that was written
+-- no wrong list was written
 SELECT count(*) FROM pg_file_settings WHERE setting ~ 'geheim|//h[,:]';
 
--- What is right is written as it is, and put back.
+-- A right list is written unchanged.  The test then restores the old list.
 SELECT EXISTS (SELECT FROM pg_file_settings
                 WHERE name = 'redlock.nodes' AND sourcefile ~ 'auto.conf$') AS had,
        (SELECT setting FROM pg_file_settings
@@ -227,14 +226,13 @@ ALTER SYSTEM SET redlock.nodes = :'old';
 ALTER SYSTEM RESET redlock.nodes;
 \endif
 
--- The list that is in use, as this server's administrator sees it: every node,
--- no credentials.
+-- The list in use, as the administrator of the server sees it: every node, no credentials.
 SELECT count(*) IN (1, 5) AS all_of_them, bool_and(url ~ '^((redis|unix)://(\*\*\*@)?[^@]+|local)$') AS redacted
   FROM regexp_split_to_table(current_setting('redlock.nodes'), ', ') url;
 SELECT boot_val, reset_val, setting = current_setting('redlock.nodes') AS same
   FROM pg_settings WHERE name = 'redlock.nodes';
 
--- others do not see it
+-- other roles do not see the list
 CREATE ROLE regress_redlock_user;
 SET ROLE regress_redlock_user;
 \set VERBOSITY sqlstate
