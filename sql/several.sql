@@ -1,10 +1,9 @@
 -- Several locks in one call: all or none.
 --
--- Protects from: tokens in another order than the names; a name that is counted as often as
--- it is given; a part of the locks that stays behind an error; an error that does not tell
--- which name it is about.
+-- Protects from: tokens in another order than the names; a repeated name that counts more than
+-- once; a part of the locks that stays after an error; an error without the name of its lock.
 
--- tokens in the order given; what is given twice has one token, and counts once
+-- tokens in the order of the names; a repeated name has one token, and counts once
 SELECT redlock_acquire_all(ARRAY['c', 'a', 'b', 'a'], scope => 'session') AS tokens \gset
 SELECT :'tokens'::bigint[] = ARRAY[redlock_token('c'), redlock_token('a'), redlock_token('b'), redlock_token('a')] AS in_order,
        array_lower(:'tokens'::bigint[], 1) AS first;
@@ -12,7 +11,7 @@ SELECT resource, state, scope, held_by FROM redlock_locks WHERE state = 'held' O
 SELECT redlock_release('a');
 SELECT redlock_release('a');
 
--- some are held already: these are counted once more, by the token that they have
+-- locks that the session already holds count once more, and keep the token
 SELECT redlock_acquire_all(ARRAY['d', 'b'], scope => 'session') AS again \gset
 SELECT (:'again'::bigint[])[2] = (:'tokens'::bigint[])[3] AS same, (:'again'::bigint[])[1] = redlock_token('d') AS new;
 SELECT redlock_try_all(ARRAY['d', 'b', 'c'], scope => 'session');
@@ -59,12 +58,12 @@ CALL redlock_lock_all(ARRAY['a', 'b', 'c'], wait => '0');
 SELECT count(*) AS nothing FROM redlock_locks WHERE state = 'held' AND scope = 'session';
 SELECT redlock_release('b', :token);
 
--- one name, and as many as there may be
+-- one name, and the most names
 SELECT cardinality(redlock_acquire_all(ARRAY['a'], scope => 'session'));
 SELECT cardinality(redlock_acquire_all(array_agg('n' || i), scope => 'session')) FROM generate_series(1, 64) i;
 SELECT redlock_release_all();
 
--- Drivers send a list as a text without a type.  It must never become one name.
+-- Drivers send a list as a text without a type.  The text must never become a name.
 SELECT redlock_try('{a,b}');
 \echo :SQLSTATE
 SELECT redlock_acquire('{"a","b"}', wait => '1 s');
@@ -112,7 +111,7 @@ SELECT redlock_acquire_all(ARRAY['a', 'b'], scope => NULL);
 SELECT redlock_acquire_all(ARRAY['a', 'b'], hold_at_least => '1 min', keep_idle => '1 min');
 SELECT granted + refused + unreachable - :asked AS asked_meanwhile, count(l.*) AS locks FROM redlock_stats LEFT JOIN redlock_locks l ON l.state <> 'releasing' GROUP BY 1;
 
--- names are repeated up to the limit, not beyond
+-- repeated names do not count for the limit of 64 names
 SELECT cardinality(redlock_acquire_all(array_agg('n' || i % 64), scope => 'session')) FROM generate_series(1, 1000) i;
 SELECT redlock_release_all();
 
@@ -126,5 +125,5 @@ SELECT redlock_acquire_all(ARRAY['b', 'd'], scope => 'session');
 SELECT redlock_release_all();
 RESET redlock.max_locks_per_session;
 
--- warnings, of the first in order
+-- a warning names the first lock in the order of the names
 SELECT redlock_acquire_all(ARRAY['b', 'a']) IS NOT NULL AS held;

@@ -1,21 +1,21 @@
 -- Shared locks, in one session.
 --
--- Protects from: a mode that is taken for another; sharing that becomes exclusive by itself,
--- or waits for itself; limits that are promised and not kept; a fence that one who shares the
--- lock does not pass, or that an older holder passes after it.
+-- Protects from: a mode mistaken for another; a reader that becomes a writer, or waits for itself;
+-- limits that are accepted and not kept; a fence that a reader does not pass, or an older holder
+-- passes after a newer reader or writer.
 
--- a mode is one of two
+-- wrong modes
 SELECT redlock_acquire('doc', mode => 'share');
 SELECT redlock_acquire('doc', mode => NULL);
 SELECT redlock_try('doc', mode => 'SHARED');
 CALL redlock_run('doc', 'SELECT 1', mode => '');
 
--- limits are of one owner
+-- hold limits are for exclusive mode
 SELECT redlock_acquire('doc', hold_at_most => '1 min', mode => 'shared');
 SELECT redlock_try('doc', hold_at_least => '1 s', mode => 'shared');
 SELECT count(*) FROM redlock_locks WHERE state = 'held';
 
--- a permit has one holder; a detached lock, too
+-- permits and detached locks are exclusive
 SELECT redlock_acquire('doc', mode => 'shared', permits => 2);
 CALL redlock_run('doc', 'SELECT 1', mode => 'shared', permits => 2);
 SELECT redlock_acquire('doc', scope => 'detached', mode => 'shared');
@@ -26,7 +26,7 @@ SELECT redlock_acquire('doc', scope => 'detached', hold_at_most => '1 min');
 SELECT redlock_release('doc');
 SELECT count(*) FROM redlock_locks WHERE state = 'held';
 
--- it counts, as an exclusive one does, and has one token
+-- acquisitions in shared mode count, and keep the token
 SELECT redlock_acquire('doc', scope => 'session', mode => 'shared') AS token \gset
 SELECT redlock_acquire('doc', scope => 'session', mode => 'shared') = :token AS same;
 SELECT redlock_try('doc', scope => 'session', mode => 'shared'), redlock_token('doc') = :token AS same,
@@ -35,7 +35,7 @@ SELECT resource, state, scope, pid = pg_backend_pid() AS mine, database, token =
   FROM redlock_locks WHERE state = 'held';
 SELECT mode, granted FROM pg_locks WHERE locktype = 'userlock' AND objsubid = 0 AND pid = pg_backend_pid();
 
--- it never becomes exclusive
+-- a reader never becomes a writer
 SELECT redlock_acquire('doc');
 SELECT redlock_try('doc');
 SELECT redlock_acquire_all(ARRAY['another', 'doc']);
@@ -44,7 +44,7 @@ CALL redlock_run('doc', 'SELECT 1');
 SELECT redlock_release('doc'), redlock_release('doc'), redlock_release('doc');
 SELECT redlock_release('doc');
 
--- one who holds it alone shares it with nobody; the next token is larger
+-- a writer stays a writer; the next token is larger
 SELECT redlock_acquire('doc', scope => 'session') > :token AS larger;
 SELECT redlock_acquire('doc', scope => 'session', mode => 'shared') = redlock_token('doc') AS same;
 SELECT state, mode FROM redlock_locks WHERE resource = 'doc' AND state = 'held';
@@ -63,13 +63,13 @@ CALL redlock_run('doc', $$DO 'BEGIN PERFORM 1; COMMIT; END'$$, mode => 'shared',
 CALL redlock_lock('doc', mode => 'shared');
 SELECT redlock_release('doc');
 
--- several at once
+-- several locks at once
 BEGIN;
 SELECT array_length(redlock_acquire_all(ARRAY['a', 'b'], mode => 'shared'), 1);
 SELECT DISTINCT resource, mode FROM redlock_locks WHERE state = 'held' ORDER BY 1;
 COMMIT;
 
--- it stays by keep_idle, and an exclusive one of this server does not get it so
+-- keep_idle keeps the lease for readers; a writer of this server gets a new lease
 BEGIN;
 SELECT redlock_acquire('stay', keep_idle => '30 s', mode => 'shared') AS token \gset
 COMMIT;
@@ -82,14 +82,14 @@ SELECT redlock_acquire('stay') > :token AS larger;
 COMMIT;
 SELECT count(*) FROM redlock_locks WHERE resource = 'stay' AND state <> 'releasing';
 
--- advisory locks that are given up take the gate along, not the lock
+-- after pg_advisory_unlock_all, the session has the lease, and the gate again
 SELECT redlock_try('doc', scope => 'session', mode => 'shared');
 SELECT pg_advisory_unlock_all();
 SELECT redlock_check('doc') > '0' AS valid;
 SELECT mode, granted FROM pg_locks WHERE locktype = 'userlock' AND objsubid = 0 AND pid = pg_backend_pid();
 SELECT redlock_release('doc');
 
--- the fence: as often as it likes, and the rows are few
+-- readers pass the fence again and again, and leave few rows
 BEGIN;
 SELECT redlock_acquire('page', mode => 'shared') AS first \gset
 SELECT redlock_fence('page') = :first AS passed;
@@ -112,8 +112,7 @@ SELECT redlock_fence('page') = :fourth AS passed;
 COMMIT;
 SELECT redlock_check('page');
 
--- who is older than the exclusive one that passed last does not pass; the tokens are put in place
--- by hand
+-- a reader older than the last writer does not pass; the test writes the tokens by hand
 UPDATE redlock_fences SET token = :fourth + 1000000000000 WHERE resource = 'page';
 \set VERBOSITY sqlstate
 BEGIN;
@@ -121,14 +120,14 @@ SELECT redlock_acquire('page', mode => 'shared') AS token \gset
 SELECT redlock_fence('page');
 ROLLBACK;
 
--- nor an exclusive one that is older than a shared one that passed
+-- a writer older than the last reader does not pass, either
 UPDATE redlock_fences SET token = 0 WHERE resource = 'page';
 INSERT INTO redlock_shared_fences (resource, token, passed_at) VALUES ('page', :fourth + 1000000000000, now());
 BEGIN;
 SELECT redlock_acquire('page') AS token \gset
 SELECT redlock_fence('page');
 ROLLBACK;
--- another shared one does
+-- a reader passes
 BEGIN;
 SELECT redlock_acquire('page', mode => 'shared') AS token \gset
 SELECT redlock_fence('page') = :token AS passed;

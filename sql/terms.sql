@@ -1,6 +1,8 @@
--- All pairs of terms, and each term alone, of each function that acquires.  Each call has a name of
--- its own.  Protects from functions that differ in what they refuse, and from a wrong row in the
--- table of terms (src/sql/terms.c).
+-- All pairs of terms, and each term alone, for each function that acquires.  Each call uses another
+-- name.
+--
+-- Protects from: functions with different refusals; a wrong row in the table of terms
+-- (src/sql/terms.c).
 \set VERBOSITY terse
 CREATE TEMP TABLE terms (position int, term text, argument text, kind text);
 INSERT INTO terms VALUES
@@ -70,7 +72,7 @@ SELECT a.kind AS lacks, function FROM tried JOIN terms a ON a.position = first
 SELECT count(*) AS said_so FROM tried JOIN terms a ON a.position = first JOIN terms b ON b.position = second
  WHERE code = '42883' AND NOT (function LIKE 'run%' AND 'scope' IN (a.kind, b.kind)) AND NOT (function LIKE '%_all' AND 'permits' IN (a.kind, b.kind));
 
--- a detached lock with each other term, and with the limit that it must have
+-- a detached lock with hold_at_most, and each other term
 SELECT redlock_acquire('least', scope => 'detached', hold_at_most => '1 min', hold_at_least => '1 ms') > 0 AS acquired;
 \set VERBOSITY default
 SELECT redlock_acquire('idle', scope => 'detached', hold_at_most => '1 min', keep_idle => '1 s');
@@ -82,8 +84,8 @@ SELECT redlock_try('setting', permits => 2), redlock_try('setting 2', hold_at_mo
 SELECT redlock_try('setting 4');
 RESET redlock.keep_idle;
 
--- Acquiring again: each way to hold a lock, and each way to ask for it then.  `same` is the same
--- token: the session keeps what it has.
+-- Acquiring again: each way to hold a lock, with each way to ask for the lock again.  `same` means
+-- the same token: the session keeps its lease.
 CREATE TEMP TABLE ways (position int, way text, argument text);
 INSERT INTO ways VALUES
     (1, 'exclusive', ''),

@@ -1,10 +1,10 @@
--- The fencing token: what redlock_acquire returns and redlock_token tells.
+-- The fencing token, which redlock_acquire and redlock_token return.
 --
--- Protects from: a token without a lock, or of another lock; one that changes
--- while the lock is held, or is not larger for the next holder; one that is
--- forgotten with a savepoint or a COMMIT that the lock survives.
+-- Protects from: a token without a lock, or of another lock; a token that changes while the lock is
+-- held, or is not larger for the next holder; a token lost by a savepoint or a COMMIT that the lock
+-- survives.
 --
--- Tokens are compared, never printed: they are the time.
+-- The test compares tokens, and never prints a token: tokens are times.
 
 CREATE VIEW held AS
     SELECT resource, scope, token = redlock_token(resource) AS same FROM redlock_locks
@@ -19,11 +19,11 @@ SELECT redlock_token('job') = :token AS same, redlock_token('other') IS NULL AS 
        redlock_token('JOB') IS NULL AS none, redlock_token('job ') IS NULL AS none;
 TABLE held;
 
--- of the time, in microseconds, and never so large that Lua can't count it
+-- near the time in microseconds, and below 2^53, up to which Lua counts
 SELECT abs(:token - extract(epoch FROM clock_timestamp()) * 1000000) < 3600000000 AS of_now,
        :token < 2::numeric ^ 53 AS small;
 
--- the same for each acquisition of one hold, at whatever scope
+-- the same for each acquisition of one hold, at any scope
 SELECT redlock_acquire('job', scope => 'session') = :token AS same;
 SELECT redlock_try('job', scope => 'session');
 SELECT redlock_token('job') = :token AS same;
@@ -38,7 +38,7 @@ SELECT redlock_token('job') = :token AS same;
 SELECT redlock_release('job');
 SELECT redlock_token('job') IS NULL AS none;
 
--- the next is larger, also after a try, and with limits of its own
+-- the next token is larger, also after a try, and with hold limits
 SELECT redlock_acquire('job', scope => 'session') AS next \gset
 SELECT :next > :token AS larger, redlock_token('job') = :next AS same, redlock_release('job');
 SELECT redlock_try('job', scope => 'session');
@@ -52,7 +52,7 @@ SELECT redlock_release('job');
 SELECT redlock_acquire('job', wait => '30 s', scope => 'session', hold_at_most => '1 h') > :next AS larger;
 SELECT redlock_release_all();
 SELECT redlock_token('job') IS NULL AS none;
--- each of many
+-- 300 tokens, each larger than the last
 DO $$
 DECLARE
 	before bigint := 0;
@@ -93,7 +93,7 @@ SELECT redlock_token('job') IS NULL AS none;
 SELECT redlock_acquire('job') > :token AS larger;
 TABLE held;
 COMMIT;
--- at session scope it survives the transaction that acquired it
+-- at session scope, the token survives the transaction of the acquisition
 BEGIN;
 SELECT redlock_acquire('job', scope => 'session') AS token \gset
 SELECT redlock_acquire('transaction') AS other \gset
@@ -101,7 +101,7 @@ ROLLBACK;
 SELECT redlock_token('job') = :token AS same, redlock_token('transaction') IS NULL AS none;
 SELECT redlock_release('job');
 
--- each resource has its own
+-- each resource has its own token
 BEGIN;
 SELECT redlock_acquire('a') AS a, redlock_acquire('b', scope => 'session') AS b \gset
 SELECT redlock_token('a') = :a AS a, redlock_token('b') = :b AS b;
@@ -126,7 +126,7 @@ END $$;
 CALL redlock_run('job', $$ DO $d$ BEGIN RAISE NOTICE 'token: %', redlock_token('job') > 0; END $d$ $$);
 SELECT redlock_token('job') IS NULL AS none;
 
--- Lost: still told, to know what it was; whether it is valid says redlock_check.
+-- A lost lease: redlock_token still returns the token, and redlock_check fails.
 SET redlock.on_loss = 'error';
 SELECT redlock_acquire('job', scope => 'session', hold_at_most => '50 ms') AS token \gset
 DO $$ BEGIN FOR i IN 1 .. 3000 LOOP EXIT WHEN EXISTS (SELECT FROM redlock_locks WHERE resource = 'job' AND state = 'lost'); PERFORM pg_sleep(0.01); END LOOP; END $$;
@@ -139,19 +139,20 @@ SELECT redlock_acquire('job', wait => '30 s', scope => 'session') > :token AS la
 SELECT redlock_release('job');
 RESET redlock.on_loss;
 
--- what is no name
+-- wrong names
 SELECT redlock_token(NULL);
 \echo :SQLSTATE
 SELECT redlock_token('');
 \echo :SQLSTATE
 SELECT redlock_token(repeat('x', 256));
 \echo :SQLSTATE
--- what is one
+-- unusual names
 SELECT redlock_acquire(name, scope => 'session') = redlock_token(name) AS same
   FROM unnest(ARRAY['it''s "quoted" %s', U&'\00E4\20AC\+01F512', repeat('x', 255), ' ']) name;
 SELECT redlock_release_all();
 
--- anybody may ask, in read-only transactions too; and that can be changed
+-- each role may call redlock_token, also in read-only transactions, unless an administrator revokes
+-- the right
 CREATE ROLE regress_redlock_user;
 SET ROLE regress_redlock_user;
 BEGIN READ ONLY;
