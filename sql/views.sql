@@ -1,9 +1,8 @@
--- What people see, and who may see it.
+-- The views, and the rights to read and write them.
 --
--- Protects from: views whose columns change unnoticed, or that show the wrong
--- row, state or database; counters that stand still; nodes that are not asked;
--- credentials or internals in an address; functions and views that only a
--- superuser can use.
+-- Protects from: columns of a view that change unnoticed; a wrong row, state or database in a view;
+-- counters that stand still; nodes that are not asked; credentials or internals in an address;
+-- functions and views for superusers only.
 
 -- the tests run with five nodes, and with the node inside the server
 SELECT count(*) AS nodes FROM regexp_split_to_table(current_setting('redlock.nodes'), ', ') \gset
@@ -30,7 +29,7 @@ SELECT c.relname, a.attname, format_type(a.atttypid, a.atttypmod)
                      'redlock_stat_nodes', 'redlock_stat_resources') AND a.attnum > 0
  ORDER BY c.relname COLLATE "C", a.attnum;
 
--- all nodes, all ready, by address only
+-- all nodes, all ready, addresses without credentials
 SELECT count(*) = :nodes AS all_of_them, count(DISTINCT node) = :nodes AS all_differ,
        bool_and(state = 'ready') AS ready,
        bool_and(last_error IS NULL) AS no_error,
@@ -60,7 +59,7 @@ SELECT resource, state, scope, pid = pg_backend_pid() AS mine,
        since BETWEEN now() - interval '1 min' AND clock_timestamp() AS since, held_by
   FROM redlock_locks WHERE state <> 'releasing'
  ORDER BY resource COLLATE "C";
--- granted in this transaction, after its start; the other before
+-- 'transaction' was granted after the start of this transaction, 'session' before
 SELECT resource, since >= now() AS after_start
   FROM redlock_locks WHERE state <> 'releasing'
  ORDER BY resource COLLATE "C";
@@ -71,24 +70,23 @@ SELECT resource, valid_for - redlock_check(resource) BETWEEN '-15 s' AND '1 s' A
 COMMIT;
 SELECT resource, state FROM redlock_locks WHERE state <> 'releasing';
 SELECT redlock_release_all();
--- what is released leaves the table
+-- released locks leave the table
 SELECT wait_until('SELECT count(*) = 0 FROM redlock_locks');
 
--- Counters: by as many as there were leases, however often counted.  A majority
--- answers before we go on; all do.  The ttl is so long that nothing is
--- renewed meanwhile.
+-- Counters count leases, not acquisitions.  A call returns after the answers of a majority; the
+-- test waits for all nodes.  The long ttl prevents renewals during the test.
 SELECT sum(votes_yes) AS yes, sum(votes_no) AS no, sum(votes_error) AS error FROM redlock_nodes \gset
 SELECT * FROM redlock_stats \gset
 SELECT redlock_try('a', '60 s', 'session'), redlock_try('a', '60 s', 'session'),
        redlock_try('b', '60 s', 'session');
 SELECT granted - :granted AS granted, released - :released AS released FROM redlock_stats;
--- the room they take
+-- the entries in use
 SELECT locks - :locks AS locks, max_locks = current_setting('redlock.max_locks')::int AS max_locks
   FROM redlock_stats;
 SELECT wait_until(format('SELECT sum(votes_yes) - %s = 2 * %s FROM redlock_nodes', :yes, :nodes));
 SELECT sum(votes_no) - :no AS no, sum(votes_error) - :error AS error FROM redlock_nodes;
 SELECT bool_and(rtt_us > 0) AS rtt FROM redlock_nodes;
--- one of two: nothing is released, also after a while
+-- the first of two releases frees no lease, even after a while
 SELECT redlock_release('a');
 SELECT pg_sleep(0.1);
 SELECT released - :released AS released FROM redlock_stats;
@@ -101,7 +99,7 @@ SELECT granted - :granted AS granted, refused - :refused AS refused,
        lost - :lost AS lost, broker_pid = :broker_pid AS same_broker
   FROM redlock_stats;
 
--- renewed while it is held, and valid after more than its ttl
+-- renewed while held, and valid after more than the ttl
 SELECT redlock_try('renewed', ttl => '1 s', scope => 'session');
 SELECT wait_until(format('SELECT renewed - %s >= 4 FROM redlock_stats', :renewed));
 SELECT clock_timestamp() - since > '1 s' AS older_than_ttl, state, valid_for > '0' AS valid
@@ -109,7 +107,7 @@ SELECT clock_timestamp() - since > '1 s' AS older_than_ttl, state, valid_for > '
 SELECT redlock_check('renewed') > '0';
 SELECT redlock_release('renewed');
 
--- somebody without any rights
+-- a role without any rights
 CREATE ROLE regress_redlock_user;
 SET ROLE regress_redlock_user;
 SELECT redlock_acquire('a', scope => 'session') > 0, redlock_try('a', scope => 'session');
@@ -119,7 +117,7 @@ SELECT count(*) = :nodes AS all_of_them FROM redlock_nodes WHERE state = 'ready'
 SELECT granted > 0 AS granted FROM redlock_stats;
 SELECT count(*) FROM redlock_hosts;
 SELECT redlock_release('a'), redlock_release_all();
--- to look only
+-- the views are read-only
 DELETE FROM redlock_locks;
 \echo :SQLSTATE
 UPDATE redlock_stats SET granted = 0;
@@ -131,7 +129,7 @@ DROP ROLE regress_redlock_user;
 SELECT count(*) = :nodes AS all_of_them FROM redlock_node_rows() n WHERE n.state = 'ready';
 SELECT (redlock_counter_row()).broker_pid = :broker_pid;
 SELECT count(*) = :nodes * :nodes AS pairs FROM redlock_nodes a, redlock_nodes b, redlock_stats;
--- taken from the view while it is read
+-- acquired and released while a query reads a view
 SELECT count(redlock_try('x' || votes_yes || node, scope => 'session')) = :nodes AS tried FROM redlock_nodes;
 SELECT count(redlock_release(resource)) = :nodes AS released FROM redlock_locks WHERE state = 'held';
 SELECT redlock_release_all();

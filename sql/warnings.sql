@@ -1,9 +1,8 @@
--- Warnings of what is legal and hardly meant: each once a statement, and not
--- where it would be wrong.
+-- Warnings of legal, but hardly intended calls: each once a statement, and none for other calls.
 --
--- Protects from: a lock that is released at once, or taken on data that the last
--- holder changed unseen, without a word; a warning that floods the log, or that
--- comes where the lock is in order, so that people learn to ignore it.
+-- Protects from: a lock that is released at once, or acquired under a snapshot without the last
+-- holder's changes, without a warning; a warning that floods the log, or comes without a fault, so
+-- that people ignore warnings.
 
 CREATE FUNCTION in_plpgsql(name text, scope redlock_scope DEFAULT 'transaction') RETURNS boolean
 LANGUAGE plpgsql AS $$ BEGIN RETURN redlock_acquire(name, scope => $2) > 0; END $$;
@@ -23,11 +22,11 @@ SELECT redlock_acquire('a') > 0;
 \set VERBOSITY default
 SELECT redlock_acquire('a') > 0;
 SELECT redlock_try('a');
--- once, however many are acquired
+-- several locks: one warning
 SELECT redlock_acquire('a' || n) > 0 AS got, redlock_try('a') FROM t;
--- and again in the next statement
+-- another warning in the next statement
 SELECT redlock_try('a');
--- whatever statement it is
+-- other kinds of statements
 EXPLAIN (ANALYZE, COSTS off, TIMING off, SUMMARY off, BUFFERS off) SELECT redlock_try('a');
 COPY (SELECT redlock_try('a')) TO STDOUT;
 CREATE TABLE made AS SELECT redlock_try('a');
@@ -35,16 +34,16 @@ UPDATE t SET n = n WHERE redlock_try('a');
 PREPARE p AS SELECT redlock_try('a');
 EXECUTE p;
 VALUES (redlock_try('a'));
--- also when it fails
+-- a statement that fails
 SELECT redlock_acquire('a') / 0;
 
--- not at session scope
+-- no warning at session scope
 SELECT redlock_acquire('a', scope => 'session') > 0;
--- but for what is added to it
+-- a warning for an added hold of transaction scope
 SELECT redlock_acquire('a') > 0;
 SELECT redlock_release('a');
 
--- not where something goes on under the lock: functions, procedures, DO
+-- no warning where work can follow under the lock: functions, procedures, DO
 SELECT in_plpgsql('a');
 SELECT in_sql('a');
 SELECT in_plpgsql('a' || n) FROM t;
@@ -57,14 +56,14 @@ CREATE FUNCTION fire() RETURNS trigger LANGUAGE plpgsql AS
 $$ BEGIN PERFORM redlock_acquire('a'); RETURN new; END $$;
 CREATE TRIGGER fires BEFORE INSERT ON t FOR EACH ROW EXECUTE FUNCTION fire();
 INSERT INTO t VALUES (4), (5);
--- AFTER triggers run when the executor is done, deferred ones when the statement is
+-- AFTER triggers run after the executor, deferred triggers after the statement
 CREATE TRIGGER fires_after AFTER INSERT ON t FOR EACH ROW EXECUTE FUNCTION fire();
 CREATE CONSTRAINT TRIGGER fires_last AFTER INSERT ON t DEFERRABLE INITIALLY DEFERRED
 	FOR EACH ROW EXECUTE FUNCTION fire();
 INSERT INTO t SELECT 6 FROM generate_series(1, 1000);
 DELETE FROM t WHERE n = 6;
 
--- not in a transaction block
+-- no warning in a transaction block
 BEGIN;
 SELECT redlock_acquire('a') > 0;
 SELECT in_plpgsql('a');
@@ -72,9 +71,9 @@ SAVEPOINT s;
 SELECT redlock_acquire('b') > 0;
 COMMIT;
 BEGIN; DECLARE c CURSOR FOR SELECT redlock_acquire('a') > 0 AS got; FETCH c; COMMIT;
--- not in a string of statements, which is one transaction
+-- no warning in a string of statements, a single transaction
 CREATE TABLE made_too AS SELECT redlock_try('a')\; DROP TABLE made_too;
--- but after it
+-- a warning after the string
 SELECT redlock_try('a');
 
 --
@@ -86,7 +85,7 @@ BEGIN ISOLATION LEVEL REPEATABLE READ;
 SELECT redlock_acquire('a') > 0;
 \set VERBOSITY default
 SELECT redlock_acquire('a') > 0;
--- once, at each scope, in functions too
+-- once a statement, at each scope, in functions too
 SELECT redlock_acquire('a' || n, scope => 'session') > 0 AS got FROM t;
 SELECT in_plpgsql('b'), in_plpgsql('c', 'session');
 SELECT in_sql('a');
@@ -97,31 +96,31 @@ COMMIT;
 BEGIN ISOLATION LEVEL SERIALIZABLE;
 SELECT redlock_acquire('a') > 0;
 COMMIT;
--- the highest level without
+-- no warning at READ COMMITTED
 BEGIN ISOLATION LEVEL READ COMMITTED;
 SELECT count(*) > 0 FROM t;
 SELECT redlock_acquire('a') > 0;
 COMMIT;
 
--- one statement is the transaction: the first warning says more
+-- a statement as transaction: only the warning of the release
 SET default_transaction_isolation = 'repeatable read';
 SELECT redlock_acquire('a') > 0;
--- nothing to warn of: the next transaction has a new snapshot
+-- no warning: the next transaction has a new snapshot
 SELECT redlock_acquire('a', scope => 'session') > 0;
 SELECT redlock_release('a');
--- a transaction in which more follows
+-- transactions that can do more work under the lock
 SELECT in_plpgsql('a');
 CALL in_procedure('a');
 DO $$ BEGIN PERFORM redlock_acquire('a'); END $$;
 DO $$ BEGIN PERFORM redlock_acquire('a', scope => 'call'); COMMIT; PERFORM redlock_acquire('a'); END $$;
--- the command runs with the snapshot of the CALL
+-- the command has the snapshot of the CALL
 CALL redlock_run('a', 'SELECT 1');
 CREATE TABLE made_too AS SELECT redlock_try('a')\; DROP TABLE made_too;
 RESET default_transaction_isolation;
 SELECT redlock_acquire('a', scope => 'session') > 0;
 SELECT redlock_release('a');
 
--- nothing is left
+-- no lock is left
 SELECT count(*) FROM redlock_locks WHERE state <> 'releasing';
 
 DROP TABLE t, made;
