@@ -57,8 +57,8 @@ LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
 COMMENT ON FUNCTION redlock_try(text, interval, redlock_scope, interval, interval, interval, text, integer, interval) IS
 'Acquires the distributed lock on a resource if the lock is free, or gets free within "wait" (zero by default; NULL: without end), and returns true; returns false if another session holds the lock or asked first. Modes, permits and scopes are those of redlock_acquire';
 
--- Not overloads of the two above: PostgreSQL resolves a parameter without a type to text, so that a
--- list from a driver would become one name.
+-- Not overloads of redlock_acquire and redlock_try: PostgreSQL resolves a parameter without a type
+-- to text, so a list from a driver would become a single name.
 CREATE FUNCTION redlock_acquire_all(resources text[],
                                     wait interval DEFAULT NULL,
                                     ttl interval DEFAULT NULL,
@@ -155,7 +155,7 @@ LANGUAGE C;
 COMMENT ON PROCEDURE redlock_lock_all(text[], interval, interval, redlock_scope, interval, interval, interval, text) IS
 'Acquires the distributed locks on up to 64 resources, all or none, at session or call scope, as redlock_acquire_all does; redlock_token returns the token of each. Outside of a transaction block the call waits without a snapshot, as redlock_lock does';
 
--- Detached locks.  Nothing in this script may use the new label, which its transaction adds.
+-- Detached locks.  The transaction that adds the new label can't use the label.
 ALTER TYPE redlock_scope ADD VALUE 'detached';
 COMMENT ON TYPE redlock_scope IS
 'How long a session holds a lock: until the end of the transaction; until the outermost CALL or DO ends, across the COMMITs of a procedure; until the release or the end of the session; or, detached from the session, until a release by the token or the end of hold_at_most';
@@ -311,7 +311,7 @@ COMMENT ON FUNCTION redlock_release_idle() IS
 'Releases, at once, all idle locks that this server keeps by keep_idle; returns their number. For operators';
 REVOKE EXECUTE ON FUNCTION redlock_release_idle() FROM PUBLIC;
 
--- A view may get further columns, a function may not; so the view has another function.
+-- A replaced view may have more columns, a replaced function may not: the view gets a new function.
 CREATE FUNCTION redlock_lock_rows(OUT resource text, OUT state text,
                                   OUT scope text, OUT pid integer,
                                   OUT database oid, OUT token bigint,
@@ -330,7 +330,7 @@ COMMENT ON FUNCTION redlock_lock_rows() IS
 'The lease table of this server; read it through the view redlock_locks';
 GRANT EXECUTE ON FUNCTION redlock_lock_rows TO PUBLIC;
 CREATE OR REPLACE VIEW redlock_locks AS
-    -- a shared lock has a row for each session that shares it, or one if no session does
+    -- a shared lock has a row for each reader, or a single row without readers
     WITH l AS MATERIALIZED (SELECT * FROM redlock_lock_rows())
     SELECT resource, state, scope, pid, d.datname AS database, token,
            valid_for, ttl, since, held_by,
@@ -338,9 +338,8 @@ CREATE OR REPLACE VIEW redlock_locks AS
            holder_cluster_name, holder_host, holder_database, holder_role, holder_pid
       FROM l LEFT JOIN pg_catalog.pg_database d ON d.oid = l.database
     UNION ALL
-    -- sessions queued behind another session of this server.  Some of these have entered the
-    -- gate: the first that waits for the end of a detached lock, and each that waits to share
-    -- a lock
+    -- sessions queued behind another session of this server.  Some sessions have entered the
+    -- gate: the first waiter for the end of a detached lock, and each waiting reader
     SELECT DISTINCT l.resource, 'queued', NULL, g.pid, NULL::name, NULL::bigint,
            NULL::interval, NULL::interval, g.waitstart, NULL, NULL::name, NULL::timestamptz, NULL::integer,
            CASE g.mode WHEN 'ShareLock' THEN 'shared' ELSE 'exclusive' END,
@@ -382,7 +381,7 @@ COMMENT ON VIEW redlock_stats IS
 'What this server counted since stats_reset, and the room for locks';
 DROP FUNCTION redlock_stats_row();
 
--- What is recorded by those who share a lock, who are not in each other's way by adding rows.
+-- The fences of readers.  A new row, unlike an update, makes no reader wait.
 CREATE TABLE redlock_shared_fences (
     id uuid DEFAULT pg_catalog.gen_random_uuid() PRIMARY KEY, -- rows of several servers may meet by replication
     resource text COLLATE "C" NOT NULL,
@@ -414,7 +413,7 @@ CREATE TRIGGER redlock_shared_fences_merge BEFORE INSERT ON redlock_shared_fence
 ALTER TABLE redlock_shared_fences ENABLE REPLICA TRIGGER redlock_shared_fences_merge;
 
 --
--- Which names a role may lock
+-- Names that a role may lock
 --
 
 CREATE TABLE redlock_grants (
@@ -432,7 +431,7 @@ COMMENT ON COLUMN redlock_grants.pattern IS
 COMMENT ON COLUMN redlock_grants.role_id IS
 'The role: a later role of the same name has another OID';
 GRANT SELECT ON redlock_grants TO PUBLIC;
--- Without grants of dropped and renamed roles: another role may have the name.
+-- A dump leaves out grants of dropped and renamed roles: another role may have the name.
 SELECT pg_catalog.pg_extension_config_dump('redlock_grants',
     'WHERE (role_id, role) IN (SELECT oid, rolname FROM pg_catalog.pg_roles)');
 
@@ -466,7 +465,7 @@ COMMENT ON FUNCTION redlock_revoke(regrole, text) IS
 'Takes a grant of redlock_grant back; returns false if the role does not have this grant. Held locks stay held. For administrators';
 REVOKE EXECUTE ON FUNCTION redlock_revoke(regrole, text) FROM PUBLIC;
 
--- Other words in comments.
+-- New texts of comments.
 
 COMMENT ON FUNCTION redlock_check(text) IS
 'Returns how long the lease of a lock of this session is valid without another renewal; fails if the session does not hold the lock, or if the lease was lost';
@@ -562,7 +561,7 @@ COMMENT ON COLUMN redlock_stats.taken_idle IS
 COMMENT ON COLUMN redlock_stats.recalled IS
 'Idle locks released for another server';
 
--- redlock.nodes_next: where its nodes are, and who has come to rest on them.
+-- redlock.nodes_next: the lists of each node, and the leases not yet on all lists.
 
 CREATE FUNCTION redlock_node_list_rows(OUT node text, OUT list text,
                                        OUT memory_used bigint, OUT memory_limit bigint)
@@ -894,7 +893,7 @@ ALTER TABLE redlock_runs ENABLE ROW LEVEL SECURITY;
 CREATE POLICY redlock_runs_own ON redlock_runs FOR SELECT USING (role = CURRENT_USER);
 GRANT SELECT ON redlock_runs TO PUBLIC;
 
--- As for redlock_fences: rows may go round between servers that replicate to each other.
+-- As for redlock_fences: servers that replicate to each other may exchange rows in a circle.
 CREATE FUNCTION redlock_runs_merge()
 RETURNS trigger
 AS 'MODULE_PATHNAME', 'redlock_runs_merge'

@@ -12,10 +12,10 @@ COMMENT ON TYPE redlock_scope IS
 'How long a session holds a lock: until the end of the transaction; until the outermost CALL or DO ends, across the COMMITs of a procedure; until the release or the end of the session; or, detached from the session, until a release by the token or the end of hold_at_most';
 
 --
--- Taking and giving back locks
+-- Acquiring and releasing locks
 --
--- Called on NULL input on purpose: a NULL name must be an error, never a lock
--- that silently was not taken.
+-- Called on NULL input on purpose: a NULL name must be an error, never a silent call without a
+-- lock.
 --
 
 CREATE FUNCTION redlock_acquire(resource text,
@@ -48,8 +48,8 @@ LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
 COMMENT ON FUNCTION redlock_try(text, interval, redlock_scope, interval, interval, interval, text, integer, interval) IS
 'Acquires the distributed lock on a resource if the lock is free, or gets free within "wait" (zero by default; NULL: without end), and returns true; returns false if another session holds the lock or asked first. Modes, permits and scopes are those of redlock_acquire';
 
--- Not overloads of the two above: PostgreSQL resolves a parameter without a type to text, so that a
--- list from a driver would become one name.
+-- Not overloads of redlock_acquire and redlock_try: PostgreSQL resolves a parameter without a type
+-- to text, so a list from a driver would become a single name.
 CREATE FUNCTION redlock_acquire_all(resources text[],
                                     wait interval DEFAULT NULL,
                                     ttl interval DEFAULT NULL,
@@ -280,8 +280,8 @@ COMMENT ON COLUMN redlock_fences.passed_at IS
 'Time of the record';
 GRANT SELECT ON redlock_fences TO PUBLIC;
 
--- A publication FOR ALL TABLES takes the table along.  Rows that arrive by it at a
--- subscriber, or by any replication that sets session_replication_role, are merged.
+-- A publication FOR ALL TABLES includes the table.  The trigger merges rows that arrive at a
+-- subscriber, or by any replication with session_replication_role = replica.
 CREATE FUNCTION redlock_fence_merge()
 RETURNS trigger
 AS 'MODULE_PATHNAME', 'redlock_fence_merge'
@@ -293,7 +293,7 @@ CREATE TRIGGER redlock_fence_merge BEFORE INSERT OR UPDATE OR DELETE ON redlock_
     FOR EACH ROW EXECUTE FUNCTION redlock_fence_merge();
 ALTER TABLE redlock_fences ENABLE REPLICA TRIGGER redlock_fence_merge;
 
--- What is recorded by those who share a lock, who are not in each other's way by adding rows.
+-- The fences of readers.  A new row, unlike an update, makes no reader wait.
 CREATE TABLE redlock_shared_fences (
     id uuid DEFAULT pg_catalog.gen_random_uuid() PRIMARY KEY, -- rows of several servers may meet by replication
     resource text COLLATE "C" NOT NULL,
@@ -324,7 +324,7 @@ CREATE TRIGGER redlock_shared_fences_merge BEFORE INSERT ON redlock_shared_fence
     FOR EACH ROW EXECUTE FUNCTION redlock_shared_fences_merge();
 ALTER TABLE redlock_shared_fences ENABLE REPLICA TRIGGER redlock_shared_fences_merge;
 
--- SECURITY DEFINER: the row is written for the session that holds the lock, and only so.
+-- SECURITY DEFINER: only the owner may write the tables; the function records tokens of held locks.
 CREATE FUNCTION redlock_fence(resource text)
 RETURNS bigint
 AS 'MODULE_PATHNAME', 'redlock_fence'
@@ -390,7 +390,7 @@ COMMENT ON PROCEDURE redlock_lock_all(text[], interval, interval, redlock_scope,
 'Acquires the distributed locks on up to 64 resources, all or none, at session or call scope, as redlock_acquire_all does; redlock_token returns the token of each. Outside of a transaction block the call waits without a snapshot, as redlock_lock does';
 
 --
--- Which names a role may lock
+-- Names that a role may lock
 --
 
 CREATE TABLE redlock_grants (
@@ -408,7 +408,7 @@ COMMENT ON COLUMN redlock_grants.pattern IS
 COMMENT ON COLUMN redlock_grants.role_id IS
 'The role: a later role of the same name has another OID';
 GRANT SELECT ON redlock_grants TO PUBLIC;
--- Without grants of dropped and renamed roles: another role may have the name.
+-- A dump leaves out grants of dropped and renamed roles: another role may have the name.
 SELECT pg_catalog.pg_extension_config_dump('redlock_grants',
     'WHERE (role_id, role) IN (SELECT oid, rolname FROM pg_catalog.pg_roles)');
 
@@ -501,7 +501,7 @@ ALTER TABLE redlock_runs ENABLE ROW LEVEL SECURITY;
 CREATE POLICY redlock_runs_own ON redlock_runs FOR SELECT USING (role = CURRENT_USER);
 GRANT SELECT ON redlock_runs TO PUBLIC;
 
--- As for redlock_fences: rows may go round between servers that replicate to each other.
+-- As for redlock_fences: servers that replicate to each other may exchange rows in a circle.
 CREATE FUNCTION redlock_runs_merge()
 RETURNS trigger
 AS 'MODULE_PATHNAME', 'redlock_runs_merge'
@@ -514,7 +514,7 @@ CREATE TRIGGER redlock_runs_merge BEFORE INSERT OR UPDATE ON redlock_runs
 ALTER TABLE redlock_runs ENABLE REPLICA TRIGGER redlock_runs_merge;
 
 --
--- Looking at them
+-- Looking at locks, nodes and hosts
 --
 
 CREATE FUNCTION redlock_lock_rows(OUT resource text, OUT state text,
@@ -600,7 +600,7 @@ COMMENT ON FUNCTION redlock_unsettled_row() IS
 'Leases and keys that are not on all lists of nodes in force; read it through the view redlock_stats';
 
 CREATE VIEW redlock_locks AS
-    -- a shared lock has a row for each session that shares it, or one if no session does
+    -- a shared lock has a row for each reader, or a single row without readers
     WITH l AS MATERIALIZED (SELECT * FROM redlock_lock_rows())
     SELECT resource, state, scope, pid, d.datname AS database, token,
            valid_for, ttl, since, held_by,
@@ -608,9 +608,8 @@ CREATE VIEW redlock_locks AS
            holder_cluster_name, holder_host, holder_database, holder_role, holder_pid
       FROM l LEFT JOIN pg_catalog.pg_database d ON d.oid = l.database
     UNION ALL
-    -- sessions queued behind another session of this server.  Some of these have entered the
-    -- gate: the first that waits for the end of a detached lock, and each that waits to share
-    -- a lock
+    -- sessions queued behind another session of this server.  Some sessions have entered the
+    -- gate: the first waiter for the end of a detached lock, and each waiting reader
     SELECT DISTINCT l.resource, 'queued', NULL, g.pid, NULL::name, NULL::bigint,
            NULL::interval, NULL::interval, g.waitstart, NULL, NULL::name, NULL::timestamptz, NULL::integer,
            CASE g.mode WHEN 'ShareLock' THEN 'shared' ELSE 'exclusive' END,
