@@ -80,7 +80,7 @@ CALL redlock_run('job', 'DO $$ BEGIN EXECUTE ''VACUUM work''; END $$');
 CALL redlock_run('job', 'DO $$ BEGIN RAISE ''mine'' USING ERRCODE = ''25001'', HINT = ''my hint''; END $$');
 CALL redlock_run('job', 'DO $$ BEGIN RAISE ''mine'' USING ERRCODE = ''25001''; END $$');
 CALL redlock_run('job', 'SELECT 1; SET TRANSACTION ISOLATION LEVEL SERIALIZABLE');
--- VACUUM under the lock, as the hint advises
+-- VACUUM works under a lock of session scope
 SELECT redlock_acquire('job', scope => 'session') > 0;
 VACUUM work;
 SELECT redlock_release('job');
