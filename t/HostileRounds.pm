@@ -14,8 +14,8 @@ HostileRounds - nodes turn hostile one after another, in many ways
       { rules => [ [ $script, 'say', '+OK\r\n' ] ], reason => qr/unexpected type/, steady => 1 });
   end_rounds();
 
-There are five nodes and two hosts.  Nodes 1 to 3 are correct until they are told
-otherwise; see HostileNode.
+The rounds use five nodes and two hosts.  Nodes 1 to 3 are correct until a round turns them
+hostile; see HostileNode.
 
 =cut
 
@@ -33,11 +33,12 @@ use Time::HiRes qw(time);
 
 our @EXPORT = qw($script begin_rounds hostile_round end_rounds);
 
-# for rules: the script that takes and gives back locks
+# for rules: matches a call of the script that acquires and releases locks
 our $script = '^(EVALSHA|EVAL loaded)';
 
-# what a broker may need, much more than it should; with a sanitizer, whose malloc keeps
-# much of what is freed, as while lists of hiredis grow, still less than a flood brings
+# Limits on the growth of a broker's memory, over all rounds, and of a server's log, in one round.
+# Correct brokers need far less; a flood brings more.  A sanitizer's malloc keeps most of the freed
+# memory.
 my $memory_kb = ($ENV{ASAN_OPTIONS} ? 240 : 48) * 1024;
 my $log_bytes = 1024 * 1024;
 
@@ -45,7 +46,7 @@ my (@hostile, @good, $host_a, $host_b, $session_a, $session_b, @brokers, @peak_b
 my $number = 0;
 my %only   = map { $_ => 1 } split /,/, $ENV{ONLY} // '';
 
-# What redlock_nodes shows for a node.
+# Returns the last error of the node in redlock_nodes.
 sub reason
 {
 	my ($session, $node) = @_;
@@ -54,8 +55,8 @@ sub reason
 		"SELECT coalesce(last_error, '') FROM redlock_nodes WHERE node = '$address'");
 }
 
-# Has the nodes turn hostile, and waits until both hosts show why; for that
-# somebody has to ask them for something.
+# Turns the nodes hostile, and waits until redlock_nodes shows the reason on both hosts.  Hosts see
+# the reason when sessions try locks.
 sub turn_hostile
 {
 	my ($what, $nodes, $modes) = @_;
@@ -64,7 +65,7 @@ sub turn_hostile
 	{
 		$nodes->[$i]->obey(@{ $modes->[$i]{rules} });
 	}
-	# where it takes long it does for both at the same time
+	# a slow mode delays both sessions at the same time
 	$_->send("SELECT redlock_try('seen', ttl => '1 s')") foreach $session_a, $session_b;
 	$_->result foreach $session_a, $session_b;
 	foreach my $session ($session_a, $session_b)
@@ -84,7 +85,7 @@ sub turn_hostile
 	return;
 }
 
-# Waits for connections that were made since.
+# Turns all nodes good again, and waits for new connections to the nodes.
 sub turn_good
 {
 	my @before = map { $_->query('SELECT clock_timestamp()') } $session_a, $session_b;
@@ -106,7 +107,7 @@ sub turn_good
 	return;
 }
 
-# With a minority that is hostile all works, renewals too.
+# Checks that locks work, also renewals, with at most a minority of hostile nodes.
 sub works
 {
 	my ($what) = @_;
@@ -130,7 +131,7 @@ sub works
 	return;
 }
 
-# Without a majority there is an error in time, which is long before "wait" ends.
+# Checks that calls fail without a majority, long before "wait" ends.
 sub fails
 {
 	my ($what, $modes) = @_;
@@ -156,7 +157,7 @@ sub fails
 	return;
 }
 
-# What nodes say that lie may be a grant or a refusal, and comes in time.
+# Checks that calls end in time when a majority lies.  The lies may count as grants or refusals.
 sub ends
 {
 	my ($what) = @_;
@@ -175,7 +176,7 @@ sub ends
 	return;
 }
 
-# A wait without a quorum ends as any other.
+# Checks that statement_timeout and a cancel end a wait without a quorum.
 sub can_be_ended
 {
 	my ($what) = @_;
@@ -211,7 +212,7 @@ sub log_size { return -s $_[0]->logfile; }
 
 =item begin_rounds(tls => $tls)
 
-Starts all, and checks that locks work. With TLS, if that is given; see RedlockTest::Redis.
+Starts nodes and hosts, and checks that locks work.  B<tls>: see RedlockTest::Redis.
 
 =cut
 
@@ -238,10 +239,11 @@ sub begin_rounds
 
 =item hostile_round(what, modes)
 
-Node 1 turns hostile, then 2, then 3.  There is one mode, or one for each node: B<rules>;
-B<reason>: what the view must say; B<steady>: the error's detail says so as well;
-B<slow>: it can be ended otherwise; B<votes>: what they say may be a vote.  With ONLY in
-the environment only the rounds of these names are played, with commas between.
+Node 1 turns hostile, then node 2, then node 3.  B<modes>: a mode for all three nodes, or a mode
+for each: B<rules>: see HostileNode; B<reason>: pattern of the error in redlock_nodes; B<steady>: the
+detail of a call's error matches the pattern, too; B<slow>: checks that a wait can be cancelled;
+B<votes>: an answer may count as a vote.  ONLY in the environment names the rounds to play, with
+commas between the names.
 
 =cut
 

@@ -13,13 +13,13 @@ use Test::More;
 use Time::HiRes qw(time);
 
 my @nodes = redis_nodes(5);
-my $ttl_s = 3;    # the postmaster restarts a broker after one
+my $ttl_s = 3;    # the postmaster restarts a broker after a second
 my $host_a = redlock_cluster('a', nodes => \@nodes, conf => "redlock.ttl = '${ttl_s}s'");
 my $host_b = redlock_cluster('b', nodes => \@nodes, conf => "redlock.ttl = '${ttl_s}s'");
 my $session_a = session($host_a);
 my $session_b = session($host_b);
 
-# ---- a lease that is held ----
+# ---- a held lease ----
 
 $session_a->query("SELECT redlock_acquire('job', scope => 'session')");
 $session_a->query("BEGIN; SELECT redlock_acquire('in transaction')");
@@ -49,7 +49,7 @@ $session_a->query('COMMIT');
 is($session_a->query("SELECT redlock_release('job')"), 't', 'the lock can be released');
 wait_until(sub { $session_b->query("SELECT redlock_try('job')") eq 't' }, 'and is free for the other host');
 
-# ---- a session that waits ----
+# ---- a waiting session ----
 
 $session_a->query("BEGIN; SELECT redlock_acquire('job')");
 $session_b->query('BEGIN');
@@ -69,7 +69,7 @@ $session_b->query('COMMIT');
 
 # ---- a release just before ----
 
-# The ttl is longer than the time waited for.
+# The ttl is longer than the wait below, so only a release deletes the keys.
 foreach my $round (1 .. 3)
 {
 	$session_a->query("BEGIN; SELECT redlock_acquire('job', ttl => '60 s')");
@@ -85,8 +85,9 @@ foreach my $round (1 .. 3)
 
 # ---- a release before each node was probed once ----
 
-# A new broker serves no request before each node is probed once.  One node hangs, so this takes
-# redlock.node_timeout.  A lock released meanwhile is released, not renewed.
+# A new broker serves no request before each node is probed once.  A node hangs, so the probes take
+# redlock.node_timeout.  The new broker must release the locks released in this time, and must not
+# renew their leases.
 $session_a->query("SELECT redlock_acquire(name, ttl => '60 s', scope => 'session') FROM unnest('{job,gap}'::text[]) name");
 $host_a->append_conf('postgresql.conf', "redlock.node_timeout = '60s'");
 $host_a->reload;
@@ -107,10 +108,10 @@ $host_a->append_conf('postgresql.conf', "redlock.node_timeout = '1s'");
 $host_a->reload;
 wait_until(sub { key_count('redlock:job', @nodes) == 0 }, 'on the node that hung, too', 30);
 
-# ---- a release that is out when the broker ends, and never read ----
+# ---- the broker ends after sending a release, before a node reads the release ----
 
-# The nodes hang, and are killed before they have read it; so it must be sent again.
-# They are given time, since the broker must end before it has given them up.
+# The nodes hang, and are killed before they read the release, so the next broker must send the
+# release again.  With the long redlock.node_timeout the broker ends before the release times out.
 $host_a->append_conf('postgresql.conf', "redlock.node_timeout = '20s'");
 $host_a->reload;
 $host_a->poll_query_until('postgres', "SELECT setting = '20000' FROM pg_settings WHERE name = 'redlock.node_timeout'");
@@ -128,7 +129,7 @@ $host_a->append_conf('postgresql.conf', "redlock.node_timeout = '500ms'");
 $host_a->reload;
 wait_nodes_ready($_, 5) foreach $host_a, $host_b;
 
-# ---- an acquire meanwhile ----
+# ---- an acquire while the broker ends ----
 
 foreach my $round (1 .. 3)
 {
@@ -144,10 +145,10 @@ foreach my $round (1 .. 3)
 }
 wait_until(sub { key_count('redlock:job', @nodes) == 0 }, 'no key is left');
 
-# ---- a request that is out when the broker ends ----
+# ---- the broker ends after sending a request ----
 
-# A majority is silent for a moment.  The second without a broker is no time without
-# a quorum.
+# A majority is silent for a moment.  The second without a broker does not count as time without a
+# quorum.
 my $watch = session($host_a);
 foreach my $round (1 .. 3)
 {
@@ -167,7 +168,7 @@ foreach my $round (1 .. 3)
 
 $watch->quit;
 
-# Requests in a row, so that most often one request is under way.
+# With requests in a row, a request is under way most of the time.
 my @busy = map { session($host_a) } 1 .. 3;
 my $kills = 3;
 foreach my $i (0 .. $#busy)

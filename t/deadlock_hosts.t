@@ -24,7 +24,7 @@ sub waiting
 	return $host{$host}->safe_psql('postgres', "SELECT count(*) FROM redlock_locks WHERE state = 'waiting'");
 }
 
-# Results of the queries of these sessions; each session rolls back when its query is done.
+# Returns the results of the sessions' queries.  Each session rolls back when its query is done.
 sub all_results
 {
 	my (@sessions) = @_;
@@ -44,8 +44,9 @@ sub all_results
 	return @results;
 }
 
-# Each session acquires its own lock, and then the locks of others, with `then`, all at once.
-# Returns the result of each.
+# Each session first runs its queries `has`.  Then the sessions send their queries `wants`, one
+# after another; with `after`, once a session of the same host waits.  Returns the result of each
+# session.
 sub deadlock
 {
 	my (@steps) = @_;
@@ -69,7 +70,7 @@ sub deadlock
 
 sub lock_of { return "SELECT redlock_acquire('$_[0]')"; }
 
-# redis-cli can't say a NUL.
+# redis-cli cannot send a NUL.
 sub publish
 {
 	my ($node, @words) = @_;
@@ -80,7 +81,8 @@ sub publish
 	return;
 }
 
-# One session is told of the cycle, and the others get their locks.
+# Checks that a single session fails with a deadlock, and all other sessions get their locks.
+# Returns the failed result.
 sub one_victim
 {
 	my ($what, @results) = @_;
@@ -169,9 +171,9 @@ like($victim->{detail}, qr/Process $results[1]{pid} of server b waits for relati
 one_victim('with a bystander', @results);
 is($results[2]{state}, '', 'which is not the bystander');
 
-# A session that has waited for long is in the way of a cycle, at the front of its queue.  Another
-# wait closes the cycle behind this session: its next probe comes home before the cycle's probes
-# have left.  One of two hosts has the larger number, so both ways are tried.
+# A session has waited for long at the front of its queue.  Another wait behind this session closes
+# a cycle.  The next probe of the session in front returns before the cycle's probes have left.  One
+# of the two hosts has the larger number, so the test tries both ways.
 sub set_deadlock_timeout
 {
 	my ($value) = @_;
@@ -193,7 +195,7 @@ foreach my $way ([ 'a', 'b' ], [ 'b', 'a' ])
 
 	if ($here eq 'b')
 	{
-		# a name of which a lease was lost has another gate
+		# after the loss of a lease, the name has another gate
 		$first->query("SET redlock.on_loss = 'error'");
 		$first->query("SELECT redlock_acquire('y$here', scope => 'session', hold_at_most => '50 ms')");
 		wait_until(sub { $host{$here}->safe_psql('postgres', "SELECT state FROM redlock_locks WHERE resource = 'y$here'") eq 'lost' }, 'a lease is lost');
@@ -203,7 +205,7 @@ foreach my $way ([ 'a', 'b' ], [ 'b', 'a' ])
 	$behind->query(lock_of("x$here"));
 	$other->query(lock_of("y$here"));
 	$first->send(lock_of("y$here"));
-	sleep 4; # it is the time that matters: so many probes
+	sleep 4; # time is the subject: the session sends many probes
 	$behind->send(lock_of("y$here"));
 	$other->send(lock_of("x$here"));
 	@results = all_results(@all);
@@ -217,7 +219,7 @@ foreach my $way ([ 'a', 'b' ], [ 'b', 'a' ])
 
 set_deadlock_timeout('200ms');
 
-# Both sessions of the cycle are behind others, which ask for the locks.
+# Both sessions of the cycle queue behind sessions that ask the nodes for the locks.
 @results = deadlock(
 	{ host => 'a', has => [ lock_of('u') ], wants => lock_of('y') },
 	{ host => 'b', has => [ lock_of('v') ], wants => lock_of('x') },
@@ -235,7 +237,7 @@ sub shared_lock_of { return "SELECT redlock_acquire('$_[0]', mode => 'shared')";
 $victim = one_victim('one that is shared', @results);
 like($victim->{detail}, qr/server b waits for redlock "x"; blocked by process $results[0]{pid} of server a\./, 'the detail names the reader');
 
-# One of several readers waits, with others of its server and of another server.
+# A reader waits for the writer's lock, beside readers of the same server and of another server.
 my @readers = map { session($host{$_}) } qw(a c);
 $_->query('BEGIN; ' . shared_lock_of('x')) foreach @readers;
 @results = deadlock(
@@ -244,8 +246,8 @@ $_->query('BEGIN; ' . shared_lock_of('x')) foreach @readers;
 is(scalar(grep { ($_->{state} // '') eq '40P01' } @results), 1, 'a reader among several readers: one victim');
 $_->query('ROLLBACK') foreach @readers;
 
-# Other sessions of its server: one waits at the gate and is no reader yet, though it shares many
-# other locks; one is a reader and has left its gate.
+# Two more sessions of the reader's server: a reader of many locks, but not yet of x, waits at the
+# gate of another lock; a reader of x has left the gate of x.
 my ($early, $keeper, $gone) = map { session($host{a}) } 1 .. 3;
 $keeper->query("SELECT redlock_acquire('kept', scope => 'session')");
 $early->query("SELECT count(redlock_acquire('many ' || i, scope => 'session', mode => 'shared')) FROM generate_series(1, 300) i");
@@ -263,7 +265,7 @@ $keeper->query("SELECT redlock_release('kept')");
 $early->result;
 $_->quit foreach $early, $keeper, $gone;
 
-# A reader waits for a writer, and the writer for the readers.
+# A new reader waits for a writer, the writer for a reader, and the reader for the new reader.
 my $writer = session($host{c});
 my $reader = session($host{a});
 $reader->query('BEGIN; ' . shared_lock_of('x'));
@@ -278,7 +280,8 @@ $reader->send(lock_of('y'));
 one_victim('behind a writer', all_results($reader, $third, $writer));
 $_->quit foreach $writer, $reader, $third;
 
-# Without the writer no session is in a cycle, though the nodes hold readers back for a while.
+# The writer has stopped waiting, so no session is in a cycle, though the nodes hold new readers
+# back for a while.
 $reader = session($host{a});
 my ($leaving, $next) = map { session($host{$_}) } qw(c b);
 $reader->query('BEGIN; ' . shared_lock_of('x'));
@@ -296,7 +299,7 @@ $_->quit foreach $reader, $leaving, $next;
 	{ host => 'b', has => [ lock_of('y') ], wants => lock_of('x') });
 cmp_ok(scalar(grep { $_->{state} eq '40P01' } @results), '>', 0, 'many cycles by one wait are broken');
 
-# A reader waits for the request of another reader of its server.
+# A reader waits for the request of another reader of the same server.
 my $holder_of_x = session($host{b});
 $holder_of_x->query('BEGIN; ' . lock_of('x'));
 @readers = map { session($host{a}) } 1 .. 2;
@@ -313,7 +316,7 @@ one_victim('with another that asks', @results);
 is($results[1]{state}, '', 'the reader outside of the cycle is not the victim');
 $_->quit foreach $holder_of_x, @readers;
 
-# A session may not join the readers of its server, since a writer waits elsewhere.
+# A session may not join the readers of its server, since a writer of another host waits.
 my $other_writer = session($host{b});
 @readers = map { session($host{a}) } 1 .. 2;
 $_->query('BEGIN') foreach $other_writer, @readers;
@@ -341,7 +344,7 @@ $waiter->query(lock_of('y'));
 $waiter->send(lock_of('x'));
 $behind->send(lock_of('y'));
 
-# Meanwhile a stranger forges probes: for another's wait, of strange forms, too long.
+# A stranger forges probes: for the wait of another session, malformed, too long.
 my $channel = "redlock:\0host:" . substr($nodes[0]->cli('GET', 'redlock:x'), 43, 16);
 my $steps = join '', map { sprintf("%016x\0%d\0%d\0%d\0%s\0%s\0", $_, $_, 1, $_, "server $_", 'what') } 1 .. 32;
 foreach my $probe ("probe\0redlock:x\0001\0" . $steps, "probe\0redlock:x\0001\0$steps$steps",
@@ -359,8 +362,8 @@ $waiter->query('COMMIT');
 ok(!$behind->result->{state}, 'the session behind the waiter gets the lock, too');
 $behind->query('COMMIT');
 
-# A session waits for another lock first, so it is no reader of this lock yet, though it is a
-# reader of a lock whose hash ends in the same six bits.
+# A session waits at the gate of y, so is no reader of x yet.  The session is a reader of a lock
+# whose hash ends in the same six bits as the hash of x.
 my $twin = $host{a}->safe_psql('postgres',
 	"SELECT min(n) FROM (SELECT 'twin ' || i AS n FROM generate_series(1, 1000) i) t WHERE (hashtextextended(n, 0) # hashtextextended('x', 0)) & 63 = 0");
 my ($shares, $has_y, $wants_both, $has_z) = map { session($host{$_}) } qw(a a a b);
@@ -376,7 +379,7 @@ wait_until(sub { $host{a}->safe_psql('postgres', "SELECT count(*) FROM redlock_l
 $has_y->send(lock_of('z'));
 $has_z->send(lock_of('x'));
 
-# The number of the waiter's last probe; a probe that was passed on has more steps.
+# Returns the number of the waiter's last probe.  Forwarded probes have more steps, so do not count.
 sub probes
 {
 	my ($lock) = @_;

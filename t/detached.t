@@ -1,10 +1,10 @@
 # Detached locks belong to a role, and to no session.
 #
-# Protects from: a lease ending with the session, the statement or the broker involved; a lease
-# outliving its hold_at_most, its release, its loss or its server, also at the nodes; an end by
-# hold_at_most reported as a loss; an extension confirmed, but not lasting; waiters of either host
-# waiting on after the end, or losing their places in the queue; a role using another role's lock
-# by its token; a transaction committing after its detached lock has ended.
+# Protects from: a lease ending with a session, a statement or a broker; a lease outliving
+# hold_at_most, its release, its loss or its server, also at the nodes; an end by hold_at_most
+# reported as a loss; a confirmed extension that does not last; waiters of either host waiting on
+# after the end, or losing their places in the queue; a role using the token of another role's lock;
+# a transaction committing after the end of its detached lock.
 
 use strict;
 use warnings;
@@ -46,7 +46,7 @@ sub stat_of
 	return $host->safe_psql('postgres', "SELECT $column FROM redlock_stats");
 }
 
-# Nothing expires by itself meanwhile: the ttl is a minute.
+# The key does not expire during the wait: the ttl is a minute.
 sub is_over
 {
 	my ($name, $why) = @_;
@@ -71,7 +71,7 @@ sub is_queued
 	return;
 }
 
-# ---- of no session ----
+# ---- a detached lock belongs to no session ----
 
 foreach my $end (qw(quit vanish terminate))
 {
@@ -114,7 +114,7 @@ is(join(' ', sort map { $_->result->{state} } $t, $u), ' 53400', 'of which the r
 is($s->query("SELECT count(redlock_release(resource, token)) FROM redlock_locks WHERE state = 'held'"), 1, 'and has one');
 $_->query("RESET $limit") foreach $t, $u;
 
-# ---- of a role ----
+# ---- a detached lock belongs to a role ----
 
 my %as = map { $_ => session($host) } qw(app member stranger);
 $as{$_}->query("SET SESSION AUTHORIZATION $_") foreach keys %as;
@@ -143,7 +143,7 @@ like(view('role', 'of nobody'), qr/^unknown \(OID=\d+\)$/, 'a role that was drop
 is($as{app}->run("SELECT redlock_release('of nobody', $token)")->{state}, '42501', 'which is nobody else\'s');
 is($s->query("SELECT redlock_release('of nobody', $token)"), 't', 'but a superuser\'s');
 
-# ---- its end ----
+# ---- the end of a detached lock ----
 
 my $lost = stat_of('lost');
 $token = acquire($s, 'short', ", ttl => '50 s'");
@@ -157,7 +157,7 @@ wait_until(sub { stat_of("renewed >= $renewed + 5") eq 't' }, 'it is renewed');
 is_over('long', 'hold_at_most is over, after renewals');
 is(stat_of('lost'), $lost, 'none of these was lost');
 
-# its validity ends with it: an extension after that must not be confirmed
+# the validity ends at hold_at_most, so a later extension must not be confirmed
 foreach my $round (1 .. 20)
 {
 	$token = $s->query("SELECT redlock_acquire('extended', scope => 'detached', hold_at_most => '500 ms')");
@@ -182,7 +182,7 @@ wait_until(sub { stat_of('releasing') eq '0' }, 'and has no entry any more');
 wait_until(sub { key_count('redlock:at least', @nodes) == 3 }, 'but is kept at the nodes');
 is($t->query("SELECT redlock_try('at least')"), 'f', 'for nobody');
 
-# ---- who waits ----
+# ---- waiters ----
 
 $token = acquire($s, 'wanted');
 is($t->run("SELECT redlock_acquire('wanted', wait => '100 ms')")->{state}, '55P03', 'a wait ends');
@@ -206,7 +206,7 @@ while (@waiting)
 }
 is(view('state', 'wanted'), '', 'no session has the lock in the end');
 
-# A waiter looks by itself once a second only.  The subject is time: it is woken.
+# Time is the subject: without a wake-up, a waiter polls only once a second.
 my $began = time;
 foreach my $round (1 .. 20)
 {
@@ -218,8 +218,8 @@ foreach my $round (1 .. 20)
 	$t->query("SELECT redlock_release('woken')");
 }
 cmp_ok(time - $began, '<', 9, 'the release wakes it');
-# Readers wait together, also a reader that waits for other locks, too.  The time counts from the
-# release, soon after their look.
+# The release wakes all readers, also a reader that waits for a second lock.  The time counts from
+# the release, soon after the readers' poll.
 my $woken = 0;
 foreach my $round (1 .. 24)
 {
@@ -240,7 +240,7 @@ $t->send("SELECT redlock_acquire('woken', scope => 'session') > $token");
 is($t->result->{out}, 't', 'the end of hold_at_most wakes a waiter');
 $t->query("SELECT redlock_release('woken')");
 
-# a cancelled waiter leaves its place
+# a cancelled waiter leaves its place in the queue
 $token = acquire($s, 'left');
 $t->send("SELECT redlock_acquire('left')");
 is_queued('left', $t, 'the first in the queue');
@@ -256,7 +256,7 @@ is($u->result->{state}, '', 'the second has all');
 is($u->query('SELECT redlock_release_all()'), 3, 'three');
 is(stat_of('locks'), 0, 'nothing is left');
 
-# ---- who relies on it ----
+# ---- transactions attached to a detached lock ----
 
 sub attached
 {
@@ -311,7 +311,7 @@ is($s->query("SELECT redlock_release('goes on', $token)"), 't', 'it is released'
 
 # ---- the nodes ----
 
-# the second renewal knows which nodes do not answer: three times redlock.node_timeout
+# with a ttl of three times redlock.node_timeout, the second renewal knows the silent nodes
 $s->query("SET redlock.ttl = '6 s'");
 $token = acquire($s, 'lost');
 attached($t, 'lost', $token);

@@ -1,9 +1,9 @@
-# redlock_holders: what happens in the middle of a long list, and odd keys.
+# redlock_holders: events in the middle of a long list, and odd keys.
 #
-# Protects from: a node that fails in the middle and takes locks out of the list, or that delays
-# each step; a list cut without an error; a cancelled list that bars the next one; a broker's end
-# that leaves a list waiting; ended locks that stay; a row that differs from redlock_holder; answers
-# that do not fit in one step.
+# Protects from: a node's failure in the middle taking locks out of the list, or delaying each step;
+# a list cut without an error; a cancelled list blocking the next list; a list waiting for ever
+# after the end of its broker; ended locks staying in the list; a row that differs from
+# redlock_holder; answers too large for one step.
 
 use strict;
 use warnings;
@@ -25,7 +25,8 @@ sub at_all_nodes
 	return;
 }
 
-# Begins a list, and waits until it reads locks: it has walked the keys of the last node.
+# Begins a list, and waits until the list reads locks, after its walk over the keys of the last
+# node.
 sub begin_list
 {
 	$nodes[4]->cli('CONFIG', 'RESETSTAT');

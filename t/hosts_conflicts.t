@@ -1,10 +1,11 @@
-# Hosts know each other by the nodes.  Two hosts that could get one lock at once are told.
+# Hosts find each other through the nodes.  Hosts whose settings do not keep locks apart notice the
+# conflict.
 #
 # Protects from: a host missing in redlock_hosts, or staying there after its death; a list cut
 # short, or costing a node or a broker more with each host; strangers' entries hurting a broker or
-# the list; hosts with different nodes, databases or redlock.max_ttl sharing locks without a word,
-# refusing locks without a reason, or still refusing when they agree again; held locks ended by a
-# conflict.
+# the list; hosts with different nodes, databases or redlock.max_ttl sharing locks without a
+# warning, refusing locks without a reason, or still refusing after the conflict; held locks ended
+# by a conflict.
 #
 # Takes over a minute: a dead host stays in the lists for 45 s.
 
@@ -30,7 +31,7 @@ sub set
 	return;
 }
 
-# Where nodes are too slow to tell the list, it is read again.
+# Returns the names of the listed hosts.  Reads the list again if the nodes are too slow.
 sub names_on
 {
 	my ($host, $where) = @_;
@@ -45,7 +46,7 @@ sub names_on
 	return $result->{state} eq '' ? $result->{out} : "error $result->{state}";
 }
 
-# Runs a script at each node, and returns the result of each node that answers.
+# Runs a script at each node that answers, and returns the results.
 sub eval_on
 {
 	my ($script, @on) = @_;
@@ -66,7 +67,7 @@ sub wait_agreed
 	return;
 }
 
-# Waits until the host refuses locks because of the other host's settings; returns the error.
+# Waits until the host refuses locks because of a conflict; returns the error.
 sub wait_refused
 {
 	my ($host, $detail) = @_;
@@ -118,7 +119,6 @@ SQL
 		'how many locks it has');
 	$session->quit;
 
-	# all at once
 	my @sessions = map { session($host{a}) } 1 .. 8;
 	$_->send('SELECT count(*) FROM redlock_hosts') foreach @sessions;
 	is(join(' ', map { $_->result->{out} } @sessions), join(' ', ('3') x 8), 'many look at once');
@@ -126,7 +126,7 @@ SQL
 };
 
 subtest 'what a beat costs does not depend on how many hosts there are' => sub {
-	my $figures = 0; # bytes that the node has sent to us
+	my $figures = 0; # bytes of the node's answers to this function
 	my $stats = sub {
 		my ($node) = @_;
 		my $of_commands = $node->cli(qw(INFO commandstats));
@@ -152,7 +152,7 @@ subtest 'what a beat costs does not depend on how many hosts there are' => sub {
 	my ($commands, $sent) = $cost->();
 	my $id = $host{a}->safe_psql('postgres', "SELECT host_id FROM redlock_hosts WHERE name = 'b'");
 
-	# a thousand more, as if they were like b
+	# a thousand more hosts, with the facts of host b
 	eval_on(<<LUA, @nodes);
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
@@ -225,7 +225,7 @@ for i = 1, 100 do
 end
 return number
 LUA
-	# most keep their place: a host that is there is the least of what counts
+	# the fifth node has no strange entries
 	eval_on($strange, @nodes[0 .. 3]);
 	wait_until(sub { psql_result($host{a}, 'SELECT FROM redlock_hosts')->{state} eq '' }, 'the list is read');
 	is(names_on($host{a}, "WHERE host_id !~ '^[ab]{13}'"), 'a b c', 'the hosts are there');
@@ -237,7 +237,7 @@ LUA
 	is($host{a}->safe_psql('postgres', "SELECT redlock_try('strangers')"), 't', 'and acquires');
 	is($host{a}->safe_psql('postgres', "SELECT count(*) FROM redlock_nodes WHERE state = 'ready'"), '5', 'by all nodes');
 
-	# of another type
+	# the list has another type
 	eval_on("redis.call('DEL', '$HOSTS') redis.call('SET', '$HOSTS', 'strange')", @nodes[0, 1]);
 	wait_until(sub { names_on($host{a}) eq 'a b c' }, 'two nodes have no list');
 	wait_until(
@@ -281,7 +281,7 @@ subtest 'nodes fail' => sub {
 	kill 'CONT', $broker;
 	wait_until(sub { psql_result($host{a}, 'SELECT * FROM redlock_hosts')->{state} eq '' }, 'it goes on');
 	kill 'TERM', $broker;
-	# the server starts it after a second, or some more
+	# the postmaster starts the next broker after a second or more
 	wait_until(sub { names_on($host{a}) eq 'a b c' }, 'the next broker');
 };
 
@@ -299,7 +299,7 @@ subtest 'hosts come and go' => sub {
 	$host{c}->stop('immediate');
 	is(names_on($host{a}), 'a b c', 'one that dies is not known to be dead');
 
-	# its entry names processes that end later
+	# the entry of the dead host names the Redis processes that end here
 	my $conflicts = count_in_log($host{a}, 'has other settings than this one');
 	$_->restart(empty => 1) foreach @nodes[0, 1, 2];
 	wait_until(sub { names_on($host{a}, 'WHERE nodes = 5') eq 'a b' }, 'nodes restart without their data');
@@ -329,7 +329,7 @@ subtest 'another max_ttl' => sub {
 	wait_agreed($host{c});
 	my $waiting = session($host{c});
 
-	# long enough for a busy machine
+	# the ttl is long enough for a busy machine
 	$held->query("SELECT redlock_acquire('held', ttl => '6 s', scope => 'session')");
 	$waiting->send("SELECT redlock_acquire('held')");
 	set($host{b}, "redlock.key_prefix = 'redlock:'");
@@ -351,7 +351,7 @@ subtest 'another max_ttl' => sub {
 	is($held->query("SELECT redlock_acquire('held', scope => 'session') > 0"), 't', 'and is acquired again');
 	$held->query("SELECT redlock_release('held')");
 
-	# the next session in the queue gets the lock of this server
+	# a conflict does not end a held lease, but refuses the next session in the queue
 	$queued->send("SELECT redlock_acquire('held', ttl => '6 s')");
 	wait_until(
 		sub { $host{a}->safe_psql('postgres', "SELECT count(*) FROM redlock_locks WHERE state = 'queued'") eq '1' },
@@ -370,7 +370,7 @@ subtest 'another max_ttl' => sub {
 			1, $host->name . ' has told it once');
 	}
 
-	# said to be no reason
+	# with warn, host a takes locks in spite of the conflict
 	set($host{a}, "redlock.on_disagreement = warn");
 	wait_agreed($host{a}, $host{b});
 	is($host{a}->safe_psql('postgres', "SELECT agrees FROM redlock_hosts WHERE name = 'b'"), 'f', 'the conflict lasts');
@@ -385,7 +385,7 @@ subtest 'another max_ttl' => sub {
 		'the next broker has found it');
 	wait_refused($host{a});
 
-	# a host that is changed again tells its present differences
+	# after another change of host b, both hosts log the new difference
 	set($host{b}, "redlock.max_ttl = '40s'");
 	foreach my $host ($host{a}, $host{b})
 	{
@@ -419,7 +419,7 @@ subtest 'another database' => sub {
 };
 
 subtest 'other nodes' => sub {
-	# by other names, and one more
+	# host b calls the nodes by other names, and lacks a node of host a
 	set($host{b}, "redlock.nodes = '" . join(',', map { $_->url(host => 'localhost') } @nodes[0 .. 3]) . "'");
 	wait_nodes_ready($host{b}, 4);
 	wait_until(sub { names_on($host{a}, 'WHERE agrees') eq 'a b' }, 'hosts with enough common nodes agree');
@@ -437,13 +437,13 @@ subtest 'other nodes' => sub {
 	$times{$_}++ foreach slurp_file($host{a}->logfile, $log_end) =~ /has other settings than this one.*\n.*DETAIL:  (.*)/g;
 	ok(%times && !grep { $_ > 1 } values %times, 'each difference was told once') or diag(explain(\%times));
 
-	# a node that restarts is the same
+	# a restarted node is the same node
 	$nodes[2]->restart;
 	wait_nodes_ready($_, 3) foreach $host{a}, $host{b};
 	is(names_on($host{a}, 'WHERE NOT agrees'), 'b', 'also when the node has restarted');
 	is(psql_result($host{a}, "SELECT redlock_try('refused')")->{state}, '55000', 'and refuses');
 
-	# nor do hosts agree while one of them cannot send to a node
+	# the conflict stays while a host cannot send to two of its nodes
 	my %id = map { split /\|/ } split /\n/, $host{a}->safe_psql('postgres', 'SELECT name, host_id FROM redlock_hosts');
 	$log_end = -s $host{a}->logfile;
 	my $log_end_b = -s $host{b}->logfile;
@@ -458,7 +458,7 @@ subtest 'other nodes' => sub {
 	}
 	unlike(slurp_file($host{a}->logfile, $log_end) . slurp_file($host{b}->logfile, $log_end_b), qr/agrees with this one again/, 'all the time');
 
-	# nor by a node that has lost the list
+	# the conflict stays when the common node loses its list of hosts
 	$nodes[2]->restart(empty => 1);
 	foreach my $time (1 .. 2)
 	{
@@ -467,7 +467,7 @@ subtest 'other nodes' => sub {
 	}
 	unlike(slurp_file($host{a}->logfile, $log_end) . slurp_file($host{b}->logfile, $log_end_b), qr/agrees with this one again/, 'all the time');
 
-	# the other one dies
+	# host b dies
 	$host{b}->stop('immediate');
 	wait_agreed($host{a});
 };

@@ -1,9 +1,9 @@
-# A host reads the entries of other hosts: of hosts with the same settings, some of them dead, and
-# of more settings than a node tells.
+# A host reads the entries of other hosts at a node: of a dead host and a live host with the same
+# settings, and of more configurations than the node's answer has room for.
 #
-# Protects from: a dead or changed host named in place of a live one, so that the live one stays
-# unknown; a conflict never ending since a node has too many entries to tell, or ending when the
-# node leaves its entry out.
+# Protects from: a dead or changed host named in place of a live host, which stays unknown; a
+# conflict never ending since a node has too many entries for its answer, or ending when the answer
+# leaves the conflict's entry out.
 #
 # This test writes the entries of the other hosts.
 
@@ -18,8 +18,8 @@ my $HOSTS = "redlock:\\0hosts";
 my @nodes = redis_nodes(3);
 my $host = redlock_cluster('a', nodes => \@nodes);
 
-# Writes at the nodes by a script that has "now", "own", the words of the host's settings, and
-# "enter", which makes an entry of a host with such words.
+# Runs a script at the nodes.  The script can use "now", "own" (the words of the host's settings),
+# "other_nodes()" (the same words with other nodes), and "enter", which writes the entry of a host.
 sub write_at
 {
 	my ($script, @on) = @_;
@@ -65,7 +65,7 @@ sub state_of_try { return psql_result($host, "SELECT redlock_try('tried')")->{st
 
 wait_until(sub { (psql_result($host, 'SELECT nodes FROM redlock_hosts')->{out} // '') eq '3' }, 'the host is there');
 
-# Before the nodes started, one host was seen; another host with the same settings lives on.
+# Host $dead was last seen before the nodes started; host $alive has the same settings, and beats.
 my $dead = 'd' x 16;
 my $alive = 'e' x 16;
 my $entered = 0;
@@ -81,7 +81,7 @@ local time = redis.call('TIME')
 return redis.call('ZCOUNT', '$HOSTS', time[1] * 1000 - 44000, time[1] * 1000 - 15000)
 LUA
 
-# The node has too many configurations to tell: all of them agree but one.
+# The node has more configurations than its answer can tell.  A single host disagrees.
 my $crowd = <<'LUA';
 for i = 1, 20 do
 	local words = {unpack(own)}
@@ -96,7 +96,7 @@ wait_until(
 	},
 	'among many that agree', 40);
 
-# ... and from then on the others are told of before it, and it is left out.
+# From now on the crowd's entries are newer, so the node's answer leaves host $alive out.
 my $own_id = $host->safe_psql('postgres', "SELECT host_id FROM redlock_hosts WHERE name = 'a'");
 my ($beats, $beat, %states) = (0, '');
 wait_until(

@@ -1,9 +1,9 @@
-# A host refuses locks because another host with other nodes takes them all the same
-# (redlock.on_disagreement is warn).  Then the host gets another broker, or another list of nodes,
-# while most of its nodes are away.
+# A host refuses locks because of a conflict: another host has other nodes, and takes locks in the
+# conflict (redlock.on_disagreement is warn).  Then the first host gets a new broker, or a new list
+# of nodes, while most of its nodes are away.
 #
-# Protects from: a conflict ending too early, and both hosts get the lock: when most nodes have
-# not answered yet, or when nodes name another of several equal hosts.
+# Protects from: a conflict ending too early, so that both hosts get a lock: because most nodes have
+# not answered yet, or because the nodes name another host with the same settings.
 
 use strict;
 use warnings;
@@ -20,7 +20,8 @@ my %host = (
 
 sub state_on { my ($host) = @_; return psql_result($host, "SELECT redlock_try('refused')")->{state} }
 
-# Waits until the host has written two entries, and so has looked for other hosts.
+# Waits for two beats of the host; at each beat the host looks for other hosts.  All tries are
+# refused.
 sub refuses_on
 {
 	my ($host, $id, $node, $what) = @_;
@@ -40,7 +41,7 @@ wait_until(sub { state_on($host{a}) eq '55000' }, 'a refuses', 40);
 my $id_of_a = $host{a}->safe_psql('postgres', "SELECT host_id FROM redlock_hosts WHERE name = 'a'");
 my $log_end = -s $host{a}->logfile;
 
-# ---- another broker, while one or two nodes of this host, or of the other host, are away ----
+# ---- another broker, while one or two nodes of host a or of host b are away ----
 
 foreach my $away ([ 0, 1 ], [2], [ 3, 4 ])
 {
@@ -58,7 +59,7 @@ foreach my $away ([ 0, 1 ], [2], [ 3, 4 ])
 	wait_until(sub { $host{a}->safe_psql('postgres', "SELECT count(*) FROM redlock_hosts WHERE NOT agrees") eq '1' }, 'host a sees the conflict');
 }
 
-# ---- another broker, and nodes that name a third host, with the second one's settings ----
+# ---- another broker, and nodes that name a third host, with the second host's settings ----
 
 $host{c} = redlock_cluster('c', nodes => [ @nodes[ 2, 3, 4 ] ], conf => $warns);
 wait_until(sub { $host{a}->safe_psql('postgres', 'SELECT count(*) FROM redlock_hosts WHERE NOT agrees') eq '2' }, 'a third host is there', 40);
@@ -67,7 +68,7 @@ foreach my $case ([ 'b', 'c' ], [ 'c', 'b' ], [ 'b', 'c', 3, 4 ])
 	my ($told, $named, @away) = @$case;
 	my %id = map { $_ => $host{a}->safe_psql('postgres', "SELECT host_id FROM redlock_hosts WHERE name = '$_'") } $told, $named;
 
-	# sessions have heard of the second host; the last host with these nodes is the third
+	# the errors of host a name host $told, which beats while host $named is stopped
 	wait_until(sub {
 		kill STOP => broker_pid($host{$named});
 		wait_beats($id{$told}, $nodes[2]);
@@ -76,7 +77,7 @@ foreach my $case ([ 'b', 'c' ], [ 'c', 'b' ], [ 'b', 'c', 3, 4 ])
 	}, "$told is the one that is told of", 60);
 	kill STOP => broker_pid($host{a});
 	$_->pause foreach @nodes[@away];
-	wait_beats($id{$told}, $nodes[2]); # both write the same of these nodes
+	wait_beats($id{$told}, $nodes[2]); # both hosts then write the same about the paused nodes
 	kill STOP => broker_pid($host{$told});
 	wait_beats($id{$named}, $nodes[2]);
 	replace_broker($host{a});
@@ -88,7 +89,7 @@ foreach my $case ([ 'b', 'c' ], [ 'c', 'b' ], [ 'b', 'c', 3, 4 ])
 wait_until(sub { $host{a}->safe_psql('postgres', "SELECT count(*) FROM redlock_hosts WHERE NOT agrees") eq '2' }, 'it knows both');
 (delete $host{c})->stop;
 
-# ---- other nodes, which don't answer yet ----
+# ---- other nodes, without an answer yet ----
 
 $_->pause foreach @nodes[ 5, 6 ];
 $host{a}->append_conf('postgresql.conf', "redlock.nodes = '" . join(', ', map { $_->url } @nodes[ 2, 5, 6 ]) . "'");
@@ -101,7 +102,7 @@ wait_nodes_ready($host{a}, 3);
 is(state_on($host{a}), '55000', 'and when they are there');
 unlike(slurp_file($host{a}->logfile, $log_end), qr/agrees with this one again/, 'all the time');
 
-# ---- it does end ----
+# ---- the conflict ends ----
 
 my $same = "redlock.nodes = '" . join(', ', map { $_->url } @nodes[ 2, 5, 6 ]) . "'";
 $host{b}->append_conf('postgresql.conf', $same);

@@ -1,9 +1,9 @@
 # A lost lease does not block its own server.
 #
-# Protects from: a loser idle in its transaction, keeping out the server's other sessions, waiting
-# or new; two queues for one name, or two holders in one server; a loser whose late end takes the
-# lock from a later holder; losses under other names sending a waiter to the end of its queue
-# again and again, so that a deadlock there is never found.
+# Protects from: a loser, idle in its transaction, keeping out the server's other sessions, waiting
+# or new; two queues for a name, or two holders in a server; a loser's late end taking the lock from
+# a later holder; losses under other names sending a waiter to the end of its queue again and again,
+# and hiding a deadlock of the waiter.
 
 use strict;
 use warnings;
@@ -30,7 +30,7 @@ sub wait_states
 	return;
 }
 
-# All leases of the server are lost.
+# Pauses all nodes until the lease on this name is lost.
 sub lose
 {
 	my ($name) = @_;
@@ -48,7 +48,7 @@ sub blockers
 	return $admin->query('SELECT pg_blocking_pids(' . $session->pid . ')');
 }
 
-# ---- new and waiting sessions, whatever the loser does ----
+# ---- new and waiting sessions, with each on_loss and scope of the loser ----
 
 foreach my $name ('cancel transaction', 'error transaction', 'cancel session', 'error call')
 {
@@ -77,7 +77,7 @@ foreach my $name ('cancel transaction', 'error transaction', 'cancel session', '
 	is(states($name), 'lost held', "$name: while the loser has not let go");
 	is($admin->query("SELECT redlock_try('$name')"), 'f', "$name: a third does not get it");
 
-	# the queue behind the new holder is a queue as ever
+	# a second waiter queues behind the new holder
 	$second->send("SELECT redlock_acquire('$name', scope => 'session', ttl => '60 s')");
 	wait_states($name, 'lost held queued', "$name: who comes next is queued");
 	is(blockers($second), '{' . $waiter->pid . '}', "$name: behind the holder, not the loser");
@@ -99,7 +99,7 @@ foreach my $name ('cancel transaction', 'error transaction', 'cancel session', '
 	wait_until(sub { $admin->query("SELECT count(*) FROM pg_locks WHERE locktype = 'userlock'") eq '0' }, "$name: no gate is left");
 }
 
-# ---- several losers of one name, which end in any order ----
+# ---- several losers of a name end in any order ----
 
 my @losers = map { session($host) } 1 .. 3;
 foreach my $loser (@losers)
@@ -115,7 +115,8 @@ wait_states('again', 'held', 'they end');
 is($holder->query("SELECT redlock_token('again') = $token AND redlock_check('again') > '0'"), 't', 'the holder has lost nothing');
 is($admin->query("SELECT redlock_try('again')"), 'f', 'others are kept out');
 
-# also by its name, not only at the gate, which the session loses for a moment, and at the nodes
+# The holder leaves the gate for a moment.  The name in the lease table still keeps other sessions
+# out, without a request to the nodes.
 $holder->query('BEGIN; SELECT pg_advisory_unlock_all()');
 my $refused = $admin->query('SELECT refused FROM redlock_stats');
 is($admin->query("SELECT redlock_try('again')"), 'f', 'others are kept out without a gate');
@@ -125,7 +126,7 @@ is($admin->query('SELECT locks FROM redlock_stats'), '1', 'one lock is counted')
 $holder->query("SELECT redlock_release('again')");
 $_->quit foreach @losers, $holder;
 
-# ---- losses under another name with the waiter's hash bucket ----
+# ---- losses under another name in the waiter's hash bucket ----
 
 {
 	my ($first, $waiter, $loser) = map { session($host) } 1 .. 3;
@@ -136,7 +137,7 @@ $_->quit foreach @losers, $holder;
 	$first->query("SET deadlock_timeout = '1 h'; SELECT redlock_acquire('cycle', scope => 'session', ttl => '60 s')");
 	$waiter->query("SET deadlock_timeout = '3 s'; SELECT pg_advisory_lock(2)");
 	$loser->query("SET redlock.on_loss = 'error'; SET client_min_messages = error");
-	$loser->query("SELECT redlock_try('$other')"); # the transaction of a session's first lock counts as one with effects
+	$loser->query("SELECT redlock_try('$other')"); # the transaction of a session's first lock counts as a transaction with effects
 	repeat($loser, "PERFORM redlock_acquire('$other', scope => 'session', hold_at_most => '100 ms'); "
 		  . "PERFORM pg_sleep(0.2), redlock_release('$other')");
 	$first->send('SELECT pg_advisory_lock(2)');
@@ -151,7 +152,7 @@ $_->quit foreach @losers, $holder;
 	$_->quit foreach $first, $waiter, $loser;
 }
 
-# ---- a waiter that loses another lock meanwhile ----
+# ---- a waiter loses another lock ----
 
 foreach my $on_loss ('cancel', 'terminate')
 {

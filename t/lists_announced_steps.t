@@ -1,8 +1,8 @@
-# Overlapping changes of the node list: one host goes on to the new nodes while another goes back
+# Overlapping changes of the node list: a host goes on to the new nodes while another host goes back
 # to the old nodes.  See docs/how-to/replace-nodes.md.
 #
-# Protects from: two holders of one lock, since each host left a list before it could know of the
-# other's step; hosts waiting for each other for ever, without any step.
+# Protects from: two holders of a lock, since each host left a list before learning of the other
+# host's step; hosts waiting for each other for ever, without any step.
 
 use strict;
 use warnings;
@@ -38,7 +38,7 @@ sub is_settled
 		"SELECT unsettled = 0 AND (SELECT count(*) FROM redlock_nodes WHERE state = 'ready' AND list = 'next') = 3 FROM redlock_stats") eq 't';
 }
 
-# Each lock has one holder at a time, whatever the hosts may do: how many had two?
+# Both hosts try new locks.  Returns how often both hosts got the lock.
 sub overlaps
 {
 	my ($what, $tries) = @_;
@@ -61,7 +61,7 @@ foreach my $round (1 .. $ROUNDS)
 	$_->reload foreach values %host;
 	wait_until(sub { is_settled($_) }, "round $round: $_ has both lists") foreach sort keys %host;
 
-	# one host goes on, and the other goes back
+	# host $on goes on to the new nodes, and host $back goes back to the old nodes
 	my ($on, $back) = $round % 2 ? qw(a b) : qw(b a);
 	give($on, \@new, []);
 	give($back, \@old, []);
@@ -77,7 +77,7 @@ foreach my $round (1 .. $ROUNDS)
 	ok(!($lists{$on} eq 'now now now' && $lists{$back} eq 'now now now'), "round $round: not both take their steps")
 	  or diag(explain(\%lists));
 
-	# the host that did not take its step follows the other
+	# a host takes its step; then the operator lets the second host follow
 	my $went_on = wait_until(sub { $lists{$_} = lists_of($_) foreach $on, $back;
 			return $lists{$on} eq 'now now now' || $lists{$back} eq 'now now now' }, "round $round: one of them does", 90)
 	  && $lists{$on} eq 'now now now';

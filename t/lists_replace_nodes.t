@@ -1,12 +1,12 @@
-# All five nodes are replaced, as docs/how-to/replace-nodes.md says, while three servers use
-# locks.  Some sessions hold locks throughout.  Others take turns at a few locks; the test records
-# each grant, and checks them afterwards.  Meanwhile an old node and a new node are down, one host
-# gets each list late, with its broker stopped for a moment, and one server restarts.  The notes
-# of this test are its transcript.
+# An operator replaces all five nodes by docs/how-to/replace-nodes.md, while three servers use
+# locks.  Some sessions hold locks throughout.  Other sessions take turns at a few locks; the test
+# records each grant, and checks the grants at the end.  For a time an old node and a new node are
+# down; a host gets each list late, first with a stopped broker; a server restarts.  The notes of
+# this test are its transcript.
 #
 # Protects from: a lock held by two sessions, or lost, because the list changes; hosts shown as
-# settled before their leases, and the keys kept after a release, are at the nodes of both lists,
-# or never shown so; old nodes needed for ever.
+# settled before their leases and the keys kept after a release are at the nodes of both lists;
+# hosts never shown as settled; old nodes needed for ever.
 
 use strict;
 use warnings;
@@ -43,7 +43,7 @@ sub shows
 	return;
 }
 
-# The values that the page tells the operator to look at.
+# The page tells the operator to look at these values.
 my $state = q{
 	SELECT concat_ws(', ', (SELECT string_agg(n || ' ' || list, ', ' ORDER BY list)
 		FROM (SELECT list, count(*) AS n FROM redlock_nodes GROUP BY list) l),
@@ -77,8 +77,8 @@ sub give
 
 # ---- the load ----
 
-# All instants are of one machine.  A session surely holds the lock from its grant until its last
-# look at a valid lease.
+# All hosts share the clock of a machine.  A session certainly holds the lock from "began" to
+# "ended", because its lease is valid after "ended".
 my $schema = q{
 	CREATE TABLE grants (lock text, token bigint, began timestamptz, ended timestamptz);
 	CREATE TABLE failures (at timestamptz, state text, message text);
@@ -119,7 +119,7 @@ sub work
 	return;
 }
 
-# Each host's sessions go on getting locks.
+# Waits until the sessions of each host have got ten more locks.
 sub goes_on
 {
 	my ($what, @names) = @_;
@@ -162,7 +162,7 @@ work($_) foreach sort keys %host;
 goes_on('on the old nodes', sort keys %host);
 told("three sessions on each of three hosts take turns at three locks; on each host one session holds $held");
 
-# a key that outlives its lease: no host holds the lock, and none may get it
+# the key outlives its lease: no host holds the lock, and no host may get the lock
 my $kept_for = 12;
 my $kept_at = time;
 $host{a}->safe_psql('postgres', "SELECT redlock_acquire('kept', hold_at_least => '$kept_for s')");
@@ -188,7 +188,7 @@ my $broker = broker_pid($host{c});
 kill 'STOP', $broker;
 told("the broker of host c is stopped");
 give(\@old, \@new, 'c');
-sleep 0.7; # less than the validity that its leases have left
+sleep 0.7; # less than the remaining validity of the host's leases
 ok(!is_so($is_settled, 'c'), 'a host whose broker did not yet see the lists is not settled');
 kill 'CONT', $broker;
 told("the broker of host c goes on");
@@ -235,7 +235,7 @@ is($old_keys, 0, 'no lock is left at the old nodes');
 told('the old nodes are switched off');
 $_->kill9 foreach @old;
 goes_on('the old nodes are gone', sort keys %host);
-sleep 3.5; # as long as a lease lives without its nodes
+sleep 3.5; # longer than the ttl: a lease without its nodes ends
 goes_on('a ttl later', sort keys %host);
 still_holds($_, 'at the end') foreach sort keys %host;
 
@@ -244,7 +244,7 @@ still_holds($_, 'at the end') foreach sort keys %host;
 end_repeats($_) foreach values %host;
 foreach my $name (sort keys %workers)
 {
-	# they worked for longer than a query may take
+	# a session may have worked longer than the time limit of result()
 	wait_until(sub { !grep { !$_->done } @{ $workers{$name} } }, "the sessions of host $name end");
 	$_->quit foreach @{ $workers{$name} };
 }
