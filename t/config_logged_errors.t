@@ -1,6 +1,6 @@
-# The server log about a node that fails in more than one way.
+# The server log about a node that fails in several ways.
 #
-# Protects from: a lasting error never logged, since it came soon after another; alternating
+# Protects from: a lasting error never logged, since another error came just before; alternating
 # errors filling the log.
 
 use strict;
@@ -16,7 +16,7 @@ my $node = HostileNode->new($redis[2]);
 my $host = redlock_cluster('a', nodes => [ @redis[ 0, 1 ], $node ]);
 my $s = session($host);
 
-# How many lines of the log since then tell an error of the node that matches this.
+# Returns the number of matching errors of the node in the log from this offset.
 sub told
 {
 	my ($text, $from) = @_;
@@ -29,7 +29,7 @@ sub last_error { return $s->query("SELECT last_error FROM redlock_nodes WHERE no
 
 sub ask { $s->query("SELECT redlock_try('job')"); return; }
 
-# ---- an error of answers that lasts ----
+# ---- a lasting error of answers ----
 
 $node->obey([ '^EVALSHA', 'say', '-OOM first\r\n' ]);
 wait_until(sub { ask(); told('OOM first') == 1 }, 'the first error is told');
@@ -37,7 +37,7 @@ $node->obey([ '^EVALSHA', 'say', '-MISCONF second\r\n' ]);
 wait_until(sub { ask(); last_error() =~ /second/ }, 'another comes soon after it');
 wait_until(sub { ask(); told('MISCONF second') == 1 }, 'the log also has a second error that lasts');
 
-# ---- each try to connect fails in another way ----
+# ---- each try to connect fails with a different error ----
 
 my $log_from = -s $host->logfile;
 foreach my $try (1 .. 5)

@@ -1,7 +1,7 @@
 # Looks and forced releases on a host in a configuration conflict.
 #
-# Protects from: a forced release that is reported as done, although the holder goes on at nodes
-# that this host does not ask; a lock that counts as free because this host asks other nodes.
+# Protects from: a forced release reported as done, while the holder goes on at nodes unknown to
+# this host; a lock counting as free because this host asks other nodes.
 
 use strict;
 use warnings;
@@ -9,7 +9,7 @@ use warnings;
 use RedlockTest;
 use Test::More;
 
-# no renewal in between
+# the long ttl keeps renewals out of the test
 my @nodes = redis_nodes(5);
 my $conf  = "redlock.ttl = '60s'\nredlock.node_timeout = '2s'";
 my $host_a = redlock_cluster('a', nodes => \@nodes, conf => $conf);

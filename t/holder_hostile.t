@@ -1,9 +1,9 @@
 # A hostile minority of nodes, while sessions look at locks or release locks by force.
 #
-# Protects from: a node that tells the hash of another script, and so spoils the answers of all
-# nodes; a list of keys without an end, which fills a session's memory and bars other sessions from
-# a list; a malformed answer about many locks that takes locks out of a list; a single node with a
-# wrong counter that makes forced releases fail, or spreads the counter to the other nodes.
+# Protects from: a node telling the hash of another script, and so spoiling the answers of all
+# nodes; an endless list of keys filling a session's memory, and blocking the lists of other
+# sessions; a malformed answer about many locks taking locks out of a list; a single node with a
+# wrong counter making forced releases fail, or spreading the counter to the other nodes.
 
 use strict;
 use warnings;
@@ -34,11 +34,11 @@ foreach my $time (1 .. 3)
 	is($session->run($list)->{out}, 'job held', "list $time of locks");
 }
 $hostile->obey;
-# the first answers may still be those of the other script
+# the first answers may still come from the other script
 my @usable = map { $session->query("SELECT count(*) FROM redlock_inspect('job') WHERE error IS NULL") } 1 .. 3;
 is($usable[2], 3, 'a wrong hash is forgotten') or diag("@usable");
 
-# ---- a list without an end ----
+# ---- an endless list ----
 
 $session->query("SET statement_timeout = '50s'");
 
@@ -70,7 +70,7 @@ $hostile->obey([ '^EVAL', 'edit', ':1\\r\\n$16\\r\\n1', ':1\\r\\n$16\\r\\n0' ]);
 is($session->run("SELECT redlock_force_release('job') LIKE 'cluster=%'")->{out}, 't', 'a forced release');
 is($session->query("SELECT redlock_is_locked('job')"), 'f', 'the lock is free');
 
-# ---- a new counter that no honest node tells ----
+# ---- a new counter, changed by the hostile node ----
 
 $hostile->obey;
 $holder->query("SELECT redlock_acquire('next', scope => 'session')");
@@ -81,7 +81,7 @@ my $more = $before + 1_000_000; # above the room of the first round
 # two nodes answer, and both are needed; the different former counters need another round
 $redis[2]->pause;
 my $between = '\r\n:0\r\n$0\r\n\r\n$0\r\n\r\n:1\r\n$16\r\n';
-my $year = substr $before, 0, 2; # the first digits: some years from now is no number beyond all bounds
+my $year = substr $before, 0, 2; # the first digits: a counter of next year is within the bounds
 $hostile->obey([ '^EVAL', 'edit', "$before$between$year", $more . $between . ($year + 1) ]);
 is($session->run("SELECT redlock_force_release('next')")->{state}, '08006', 'the node does not count');
 cmp_ok($counter->(), '<', $more, 'and its number does not spread to other nodes');

@@ -3,8 +3,7 @@
 # Protects from: two holders at a time; a lock outliving its end; a release coming before the
 # commit is visible; a key foreign to plain Redlock clients.
 #
-# The ttl is longer than any wait here, so a lock that becomes free in time was released, and has
-# not expired.
+# The ttl is longer than any wait here, so only a release frees a lock in time.
 
 use strict;
 use warnings;
@@ -19,7 +18,7 @@ my $host_b = redlock_cluster('b', nodes => \@nodes, conf => $conf);
 my $session_a = session($host_a);
 my $session_b = session($host_b);
 
-# B gets the lock after A's release, and releases it.
+# Waits until B gets the lock after A's release; then B releases the lock.
 sub becomes_free
 {
 	my ($name, $description) = @_;
@@ -76,7 +75,7 @@ $session_a->run('SELECT 1/0');
 $session_a->query('ROLLBACK');
 becomes_free('job', 'B gets the lock after the transaction of A failed');
 
-# ---- an acquire that waits ----
+# ---- a waiting acquire ----
 
 $session_a->query("BEGIN; SELECT redlock_acquire('job')");
 $session_b->query('BEGIN');
@@ -156,7 +155,7 @@ $short->query("SELECT redlock_acquire('job', scope => 'session')");
 $short->vanish;
 becomes_free('job', 'a lock is free after the death of the client');
 
-# ---- prepared transactions can't take their locks with them ----
+# ---- a transaction with a lock cannot be prepared ----
 
 $session_a->query("BEGIN; SELECT redlock_acquire('job')");
 my $prepare = $session_a->run("PREPARE TRANSACTION 'p'");

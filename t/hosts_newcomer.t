@@ -1,9 +1,9 @@
 # A host that starts later than the others, with different settings.
 #
-# Protects from: one misconfigured newcomer stopping all other hosts; a newcomer taking locks
-# before it knows the others; two newcomers both taking locks, or both refusing for ever; hosts
-# going on beside a newcomer with locks; a young node counting as another host's node, when the
-# node starts late or the other hosts hang.
+# Protects from: a misconfigured newcomer stopping all other hosts; a newcomer taking locks before
+# it knows the other hosts; two newcomers both taking locks, or both refusing for ever; hosts going
+# on beside a newcomer with locks; a young node counting as a node of another host, when the node
+# starts late or the other hosts hang.
 #
 # Takes over two minutes: a dead host stays in the lists for 45 s.
 
@@ -36,7 +36,7 @@ sub standing_of
 	return psql_result($host, "SELECT standing FROM redlock_hosts WHERE name = '$name'")->{out} // '';
 }
 
-# The answers of these hosts while each of the others writes two entries.
+# Waits for two beats of each host in @$beating; returns the states of tries on the hosts in @$on.
 sub states_during_beats
 {
 	my ($on, $beating) = @_;
@@ -57,9 +57,10 @@ sub log_of { my ($host) = @_; return slurp_file($host->logfile); }
 my %id = map { $_ => host_id($host{$_}) } sort keys %host;
 wait_until(sub { state_on($_) eq '' }, $_->name . ' acquires') foreach values %host;
 
-# ---- one of its nodes is another node, which has just started ----
+# ---- a newcomer has a young node of its own ----
 
-# The newcomer can't tell its young node from a node of a and b after a restart, until a and b have written again.
+# The newcomer cannot tell its young node from a restarted node of a and b, until a and b beat
+# again.
 my $own = redis_node();
 my $overlapping = redlock_cluster('overlapping', nodes => [ @nodes[ 1, 2 ], $own ]);
 $overlapping->stop;
@@ -80,10 +81,10 @@ is(states_during_beats([ @host{qw(a b)} ], [ @id{qw(a b)} ]), '', 'the other hos
 is(state_on($overlapping), '55000', 'it still gets no lock');
 $overlapping->stop;
 
-# ---- its own node is down at its start ----
+# ---- a newcomer's own node is down when the newcomer starts ----
 
-# Without its own node, the host agrees with a and b.  When the own node votes and a common node is out of reach,
-# the host could get a lock beside a and b.
+# Without its own node, the host agrees with a and b.  With the vote of its own node, and a common
+# node out of reach, the host could get a lock beside a and b.
 my $way = HostileNode->new($nodes[1]);
 $own->kill9;
 my $early = redlock_cluster('early', nodes => [ $way, $nodes[2], $own ], ready => 2);
@@ -110,7 +111,7 @@ is(join(' ', sort keys %early), '08006 55000', 'and gets no lock by that node be
 wait_until(sub { state_on($_) eq '' }, $_->name . ' goes on', 90) foreach @host{qw(a b)};
 $early->stop;
 
-# ---- the others hang ----
+# ---- hosts a and b hang ----
 
 my @brokers = map { broker_pid($_) } @host{qw(a b)};
 kill 'STOP', @brokers;
@@ -130,7 +131,7 @@ wait_until(sub { state_on($overlapping) eq '55000' }, 'it is refused when they g
 is(states_during_beats([ @host{qw(a b)} ], [ @id{qw(a b)} ]), '', 'as they do');
 $overlapping->stop;
 
-# ---- a node of all that restarts just before a newcomer begins ----
+# ---- a common node restarts just before a newcomer starts ----
 
 $nodes[0]->restart;
 my $late = redlock_cluster('late', nodes => \@nodes);
@@ -159,7 +160,7 @@ foreach my $host (@host{qw(a b)})
 }
 is(standing_of($laptop, 'a'), 'takes', 'the other one takes locks');
 
-# ---- the broker of each is replaced ----
+# ---- the brokers of host a and of the newcomer are replaced ----
 
 replace_broker($host{a});
 is(states_during_beats([ @host{qw(a b)} ], [ @id{qw(a b)} ]), '', 'with another broker, too');
@@ -182,7 +183,7 @@ set($host{a}, $other_ttl);
 wait_until(sub { state_on($_) eq '' }, $_->name . ' acquires when all agree') foreach values %host, $laptop, $second;
 wait_until(sub { log_of($laptop) =~ /redlock host "\w+" agrees with this one again, or is gone/ }, 'the log says so');
 
-# ---- a newcomer with locks, and a newcomer that cannot be relied upon ----
+# ---- a newcomer that takes locks in the conflict, then a newcomer with a lock ----
 
 my $held = session($host{b});
 $held->query("SELECT redlock_acquire('held', scope => 'session')");
@@ -206,7 +207,7 @@ is(state_on($laptop), '55000', 'and the laptop does not');
 is(standing_of($host{a}, 'laptop'), 'refuses', 'as the view tells');
 $held->quit;
 
-# ---- two newcomers at once, when nobody else is there ----
+# ---- two newcomers at once, without other hosts ----
 
 $_->stop foreach $laptop, $second, values %host;
 $second->append_conf('postgresql.conf', "redlock.max_ttl = '40s'\n");

@@ -1,9 +1,9 @@
-# A newcomer with a wrong list of nodes has one node in common with a host that holds a lock, and
-# learns of that host late: the common node is far away, or tells other hosts first.
+# A newcomer with a wrong list of nodes has a single node in common with a host that holds a lock,
+# and learns of the host late: the common node is far away, or names other hosts first.
 #
-# Protects from: a newcomer that takes locks while the first attempt to reach a node is under way;
-# a node that votes before the other nodes know of the voter; a node whose clock was set back, and
-# that forgets hosts; many refused hosts that hide a host with locks.
+# Protects from: a newcomer taking locks during the first attempt to reach a node; a node voting
+# before the other nodes know of the voter; a node forgetting hosts because its clock was set back;
+# many refused hosts hiding a host with locks.
 #
 # Takes over a minute, and time itself is a subject: a node answers late by some seconds.
 
@@ -37,7 +37,7 @@ my $held = session($holder);
 
 sub state_on { return psql_result($_[0], "SELECT redlock_try('tried', ttl => '5s')")->{state}; }
 
-# A host that is set up, and has not yet started with these nodes.
+# Returns a host that is set up, but has not yet started with these nodes.
 sub prepared
 {
 	my ($name, %options) = @_;
@@ -60,7 +60,7 @@ sub hold
 	return;
 }
 
-# The newcomer asks for the lock until it is refused for its list.
+# The newcomer tries the lock until an error refuses its list.  The holder then releases the lock.
 sub is_refused
 {
 	my ($newcomer, $what) = @_;
@@ -103,8 +103,8 @@ sub connection_to_common
 
 $others[0]->kill9;
 # The common node stops, then the own node dies.  The first host tells of the dead node within a
-# second.  So this beat waits at the stopped node, and the next entry, with the node that is back,
-# waits behind this beat.
+# second: this beat waits at the stopped node.  The next beat, with the restarted node, waits behind
+# it.
 wait_entries('the next regular beat is ten seconds away', entries(@own, $common), @own, $common);
 $common->pause;
 my $connected = connection_to_common();
@@ -116,7 +116,7 @@ wait_entries('and that the node is back', $before, $own[0]);
 is(connection_to_common(), $connected, 'a beat still waits at the stopped node');
 $common->resume;
 $newcomer->start;
-# The newcomer tries first: if it got the lock, the first host could still get it, too.
+# The newcomer tries first: after a grant to the newcomer, the first host could still get the lock.
 my (%taken, %states);
 wait_until(
 	sub {
@@ -142,7 +142,7 @@ $_->quit foreach values %taken;
 $newcomer->stop;
 $others[0]->start;
 
-# ---- a reload names a node that is far away ----
+# ---- a reload names a far node ----
 
 my $far = HostileNode->new($common);
 foreach my $delay (0.04, 0.3)
@@ -158,7 +158,7 @@ foreach my $delay (0.04, 0.3)
 	$newcomer->stop;
 }
 
-# ---- at a start, the name of a node is slow, or its first address is of no use ----
+# ---- at a start, the name of a node is slow, or its first address is mute ----
 
 my $names_lib = preload('slow_names');
 my $mute = IO::Socket::INET->new(LocalAddr => '127.0.0.2', LocalPort => $common->port, Listen => 5)
@@ -186,9 +186,9 @@ $newcomer->start;
 is_refused($newcomer, 'a clock that was set back');
 $newcomer->stop;
 
-# ---- many hosts that were refused ----
+# ---- many refused hosts ----
 
-# Hosts that refuse write their entries by the script that real hosts have loaded.
+# The test writes the entries of refusing hosts, by the script that real hosts have loaded.
 $common->cli(qw(CONFIG SET slowlog-log-slower-than 0));
 my $sha;
 wait_until(sub { ($sha) = $common->cli(qw(SLOWLOG GET 128)) =~ /EVALSHA\s+([0-9a-f]{40})\s+0\s+beat/; return $sha; }, 'a beat is seen');

@@ -1,10 +1,10 @@
-# A holder that is paused for longer than its lease must not commit.  Nodes that lose all their
-# data must not grant a second lease.
+# A holder paused for longer than its lease must not commit.  Nodes that lose all their data must
+# not grant a second lease.
 #
-# Protects from (invariants 1 and 8): lost updates by a sleeping holder: its backend, its broker
-# or its server is stopped (SIGSTOP) until the other host has taken the lock and done the work; a
-# second holder after all nodes restarted empty at once, or a majority was flushed, while the
-# first lease is valid; a documented recipe for data elsewhere losing an update.
+# Protects from (invariants 1 and 8): lost updates by a sleeping holder: SIGSTOP stops its backend,
+# its broker or its server until another host has taken the lock and done the work; a second holder
+# after all nodes restart empty at once, or after a flush of a majority, while the first lease is
+# valid; a documented recipe for data elsewhere losing an update.
 #
 # Each host takes the lock; the data is in the database of host A.  `bench/run pauses` counts lost
 # updates with pauses at random moments.
@@ -17,8 +17,8 @@ use RedlockTest;
 use Test::More;
 use Time::HiRes qw(sleep time);
 
-# Leases of paused sessions end after hold_at_most; the broker would renew them as
-# long as their process exists.
+# hold_at_most ends the lease of a paused session; else the broker renews the lease as long as the
+# process exists.
 my $short = "ttl => '500 ms', hold_at_most => '400 ms'";
 
 my @nodes = redis_nodes(5, persist => 0);
@@ -73,10 +73,10 @@ sub go_on
 	return;
 }
 
-# stopped servers could not be shut down
+# a stopped server cannot shut down
 END { go_on(); }
 
-# Stops the postmaster first, so that no new process starts meanwhile.
+# Stops the postmaster first, so no new process starts.
 sub stop_server
 {
 	my ($host) = @_;
@@ -99,7 +99,7 @@ my $committed = 0;
 
 sub amount { return $data_b->query('SELECT amount FROM account'); }
 
-# B's job adds one: it takes the lock as soon as possible, and keeps it.
+# B's job takes the lock as soon as possible, adds 1, and keeps the lock.
 sub do_job_of_b
 {
 	my (%options) = @_;
@@ -115,7 +115,7 @@ sub do_job_of_b
 	return;
 }
 
-# Tells what became of an update of A's: refused, committed, or lost another's.
+# Returns whether A's update was refused, and how many updates were lost.
 sub outcome
 {
 	my ($committed_a, $result) = @_;
@@ -125,8 +125,8 @@ sub outcome
 	return { refused => !$committed_a, lost => $lost, result => $result };
 }
 
-# A's job reads, is stopped, and adds one after B has done the same.  In odd rounds its commands are
-# sent while it is stopped.
+# A's job reads, is stopped, and adds 1 after B has added 1.  In odd rounds the test sends A's
+# commands during the stop.
 
 # The writing session holds the lock, so its commit is guarded.
 sub round_guarded
@@ -149,14 +149,14 @@ sub round_guarded
 	return $told;
 }
 
-# Another session than the writer holds the lock, as with any lock service.  Its lease was valid at
-# the last look.
+# A session other than the writer holds the lock, as with any lock service.  The last check finds
+# the lease valid.
 sub round_elsewhere
 {
 	my ($round, $fence) = @_;
 	my ($token, $amount);
 
-	# on a busy machine it has ended by then
+	# on a busy machine the lease may have ended: repeat
 	wait_until(
 		sub {
 			$token = $session_a->query("SELECT redlock_acquire('job', $short, scope => 'session')");
@@ -233,8 +233,9 @@ my %recipe = (
 		write => 'UPDATE account SET amount = $amount + 1 WHERE token = $token RETURNING 1',
 	});
 
-# A holder reads and writes (A1, A2), and so does the next holder (B1, B2).  The steps that A has
-# not done before B comes, A does after its lease has ended.  Returns the number of lost updates.
+# Holder A reads and writes (A1, A2); the next holder B does the same (B1, B2).  A does its first
+# steps under its lease, and its steps behind B's first step after the end of its lease.  Returns
+# the number of lost updates.
 sub lost_in_order
 {
 	my ($recipe, $order) = @_;
@@ -295,7 +296,7 @@ sub is_refused
 	return;
 }
 
-# A stopped backend lives, so its lease is renewed, and others wait.
+# The process of a stopped backend exists, so the broker renews the lease, and other sessions wait.
 $session_a->query("BEGIN; SELECT redlock_acquire('job'); INSERT INTO work VALUES ('a')");
 stop($session_a->pid);
 my $renewed = $data_b->query('SELECT renewed FROM redlock_stats');
@@ -341,9 +342,10 @@ foreach my $round (1 .. 3)
 	is_refused($round % 2 ? $session_a->result : $session_a->run('COMMIT'), 'server stopped');
 }
 
-# ---- the real fence, when the holder was paused inside of its transaction ----
+# ---- redlock_fence, and a holder paused inside its transaction ----
 
-# A holder that has passed the fence holds its row until the end; a newer holder waits for the row.
+# A holder that passes the fence locks the row of redlock_fences until the end of its transaction. A
+# newer holder waits for the row.
 $session_a->query("BEGIN; SELECT redlock_acquire('job', $short)");
 my $amount = $session_a->query("SELECT redlock_fence('job') * 0 + amount FROM account");
 stop($session_a->pid);
@@ -363,7 +365,8 @@ $session_b->query('COMMIT');
 
 # ---- all nodes restart empty at once ----
 
-# Tries B until a condition holds; returns the last result, and the number of tries.
+# Tries the lock on B until the condition holds.  Returns how often each state or result came, and
+# the last error's detail.
 sub try_until
 {
 	my ($condition) = @_;
@@ -388,7 +391,7 @@ sub quarantined
 		"SELECT count(*) FROM redlock_nodes WHERE state = 'quarantined'")->{out};
 }
 
-# Longer than the nodes need to start, or the lease would end meanwhile.
+# The ttl is longer than the start of the nodes, so the lease stays valid.
 wait_nodes_ready($_, 5) for $host_a, $host_b;
 $session_a->query("BEGIN; SELECT redlock_acquire('job', ttl => '3 s'); INSERT INTO work VALUES ('a')");
 $token = $session_a->query("SELECT redlock_token('job')");

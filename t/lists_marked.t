@@ -1,10 +1,10 @@
-# A late host with an old list of nodes.  Two hosts with one name.  See
+# A late host with an old list of nodes.  Two hosts with the same name.  See
 # docs/how-to/replace-nodes.md.
 #
-# Protects from: two holders of one lock, when a host was off while all nodes were replaced, or is
-# a clone, and starts with the old list; a host going back to nodes left by other hosts; marks
-# stopping hosts when the nodes are in use again, or when one host has a wrong list; two hosts with
-# one name, and no warning.
+# Protects from: two holders of a lock, when a host was off while all nodes were replaced, or is a
+# clone, and starts with the old list; a host going back to nodes that other hosts have left; marks
+# stopping hosts when the nodes are in use again, or when a single host has a wrong list; two hosts
+# with the same name, and no warning.
 #
 # Takes over a minute: hosts leave nodes step by step, several times.
 
@@ -34,7 +34,7 @@ sub is_so { return $_[0]->safe_psql('postgres', $_[1]) eq 't'; }
 sub try_on { return psql_result($_[0], "SELECT redlock_try('job', scope => 'session')"); }
 sub log_of { my ($host) = @_; return slurp_file($host->logfile); }
 
-# Both hosts to the other list, by two lists.
+# Moves the hosts to another list, through joint lists.
 sub replace
 {
 	my ($from, $to, @hosts) = @_;
@@ -58,7 +58,7 @@ sub replace
 $host{late}->stop;
 replace(\@old, \@new, @host{qw(a b)});
 
-# ---- a host that was off ----
+# ---- a host was off during the change ----
 
 my $holder = session($host{a});
 is($holder->run("SELECT redlock_try('job', scope => 'session')")->{out}, 't', 'a host with the new nodes has a lock');
@@ -105,7 +105,7 @@ wait_until(sub { try_on($host{late})->{state} eq '55000' }, 'now the others were
 give($host{late}, \@old, []);
 wait_until(sub { try_on($host{late})->{state} eq '' }, 'and the first ones are in use');
 
-# ---- then one node at a time ----
+# ---- then node by node ----
 
 my @four = (@old, $new[0]);
 my @then = @four[ 1 .. 3 ];
@@ -146,12 +146,12 @@ foreach my $list ([], [ @then, $down ], [ @then[ 0, 1 ], $down ], \@then)
 }
 wait_until(sub { try_on($host{a})->{state} eq '' }, 'with the former list the first host takes locks, too');
 
-# ---- two hosts with one name ----
+# ---- two hosts with the same name ----
 
 is($host{a}->safe_psql('postgres', 'SELECT bool_or(same_name) FROM redlock_hosts'), 'f', 'each host has a name of its own');
 $host{late}->stop;
 {
-	local $host{late}{_name} = 'b'; # which the server gets as its cluster_name
+	local $host{late}{_name} = 'b'; # becomes the server's cluster_name
 	$host{late}->start;
 }
 my $warning = qr/WARNING:  another redlock host is called "b", too\n.*DETAIL:  Its id is [0-9a-f]{16}\./;
@@ -161,7 +161,7 @@ is($host{a}->safe_psql('postgres', 'SELECT count(*) FROM redlock_hosts WHERE sam
 wait_beats(host_id($host{a}), $old[1]) foreach 1, 2;
 is(scalar(() = log_of($host{b}) =~ /$warning/g), 1, 'the log has it once');
 
-# not for a host that has crashed and started again
+# a restart after a crash is no second host
 my $calls = scalar(() = log_of($host{a}) =~ /another redlock host/g);
 $host{a}->stop('immediate');
 $host{a}->start;

@@ -1,12 +1,12 @@
 # redlock.nodes_next on its own: the lists in force, the views, and permitted failures.
 # t/lists_replace_nodes.t has a whole change under load.
 #
-# Protects from: a node in both lists counting twice, or for one list only; a majority of all
-# nodes counting as one of each list; passwords shown; overlong lists cut silently; a host looking
-# settled while its lists are not in force; a lease or a waiter lost when the next list comes,
-# goes or takes over, or when the broker ends meanwhile; a call failing while this host looks at
-# the others; a lock kept after its release, and free at the new nodes; new nodes voting although
-# they may have forgotten.
+# Protects from: a node in both lists counting twice, or for a single list; a majority of all nodes
+# counting as a majority of each list; passwords shown; overlong lists cut silently; a host looking
+# settled while its lists are not in force; a lease or a waiter lost when the next list comes, goes
+# or takes over, or when the broker ends during the change; a call failing while this host looks at
+# the other hosts; a lock kept after its release, and free at the new nodes; new nodes voting
+# although they may have forgotten keys.
 
 use strict;
 use warnings;
@@ -23,7 +23,8 @@ my ($host, $other) = map {
 } qw(host other);
 my ($s, $t) = map { session($_) } $host, $other;
 
-# "list=count" of each list, of nodes in this state, and what is unsettled
+# Waits until the server shows "list=count" for each list, of ready and leaving nodes, and then the
+# number of unsettled leases.
 sub shown
 {
 	my ($server, $expected, $what) = @_;
@@ -45,7 +46,7 @@ sub is_held
 	return;
 }
 
-# ---- a node that is in both lists ----
+# ---- nodes in both lists ----
 
 shown($host, 'now=3 0', 'one list');
 $s->query("SELECT redlock_acquire('held', scope => 'session')");
@@ -87,7 +88,7 @@ is($_->result->{message}, '', 'waiters and tries notice nothing of the change') 
 $host->safe_psql('postgres', 'DROP TABLE end_repeats');
 $_->quit foreach $tries, $waits;
 
-# ---- what is wrong ----
+# ---- wrong lists ----
 
 my $wrong = $s->run("ALTER SYSTEM SET redlock.nodes_next = 'redis://u:geheim\@h:x'");
 is($wrong->{state}, '22023', 'a list that is wrong is an error');
@@ -128,7 +129,7 @@ wait_until(sub { 6 == grep { $_->cli('GET', 'redlock:kept') =~ /kept/ } @old, @n
 	'a key that is kept is at the nodes of both lists');
 is($host->safe_psql('postgres', 'SELECT kept_until IS NULL FROM redlock_stats'), 't', 'redlock_stats.kept_until is null');
 
-# the file is read while no broker could put the lists into force
+# the postmaster reads the file while no broker can put the lists into force
 $pid = broker_pid($host);
 my $size = -s $host->logfile;
 kill 'STOP', $pid;
@@ -151,7 +152,7 @@ $t->query("SELECT redlock_acquire('kept', scope => 'session')");
 cmp_ok($t->query("SELECT extract(epoch FROM clock_timestamp())") - $kept_from, '>=', 19.9, 'before its end');
 $t->query('SELECT redlock_release_all()');
 
-# ---- a lock that is kept at one list only ----
+# ---- a lock kept at the nodes of a single list ----
 
 $_->start foreach @old;
 $s->query("SELECT redlock_acquire('kept', hold_at_least => '6 s'), redlock_acquire('held', scope => 'session')");
@@ -162,7 +163,7 @@ wait_until(sub { $host->safe_psql('postgres',
 shown($host, 'next=3 now=3 0', 'while all leases are settled');
 wait_until(sub { $host->safe_psql('postgres', 'SELECT kept_until IS NULL FROM redlock_stats') eq 't' }, 'until its end');
 
-# ---- nodes that may have forgotten ----
+# ---- next nodes in quarantine ----
 
 set_node_lists($host, \@new, []);
 shown($host, 'now=3 0', 'one list again');
@@ -177,7 +178,7 @@ set_node_lists($host, \@new, []);
 shown($host, 'now=3 0', 'without them');
 is($s->run("SELECT redlock_try('new')")->{out}, 't', 'locks are granted again');
 
-# ---- a list that changes at once ----
+# ---- a list replaced at once ----
 
 set_node_lists($host, \@old, []);
 shown($host, 'leaving=3 now=3 1', 'a lease stays at a list that is replaced at once, and is told');
@@ -188,7 +189,7 @@ shown($host, 'now=3 0', 'until it ends');
 is($host->safe_psql('postgres', 'SELECT lost FROM redlock_stats'), '0', 'no lease was lost');
 $_->quit foreach $s, $t;
 
-# ---- a server that starts with lists that cannot be in force ----
+# ---- a server starts with lists that cannot be in force ----
 
 set_node_lists($other, \@new, \@dead);
 $other->restart;

@@ -1,11 +1,10 @@
 # The node inside the server: redlock.nodes = 'local', without any Redis.
 #
-# Protects from: a function that works with Redis nodes only; a waiter that is not told of a
-# release; a second holder, a lost lease or a hold_at_least that ends early, when the broker is
-# replaced; a new broker that leaves requests in its queue until something else wakes it; tokens out
-# of order after a restart, or after the node forgot a name; memory that grows with each name; a
-# server that takes local by mistake, or beside other nodes; a document or a log that lets people
-# believe that other servers are kept out.
+# Protects from: a function working with Redis nodes only; a waiter not told of a release; a second
+# holder, a lost lease or an early end of hold_at_least, when the broker is replaced; a new broker
+# leaving requests in its queue until another event wakes the broker; tokens out of order after a
+# restart, or after the node forgot a name; memory growing with each name; a server with local by
+# mistake, or beside other nodes; a document or a log suggesting that local keeps other servers out.
 
 use strict;
 use warnings;
@@ -35,7 +34,7 @@ sub stat_of
 	return $host->safe_psql('postgres', "SELECT $column FROM redlock_stats");
 }
 
-# Waits until a session waits for this name in the broker, or at its gate.
+# Waits until a session waits for this lock, in the broker or at the gate.
 sub wait_for_waiter
 {
 	my ($name) = @_;
@@ -48,7 +47,7 @@ sub wait_for_waiter
 		"a session waits for $name");
 }
 
-# ---- what people see ----
+# ---- the setting, the views and the log ----
 
 is($s->query('SHOW redlock.nodes'), 'local', 'the setting is shown');
 is( $s->query('SELECT node, state, last_error, quarantine, list FROM redlock_nodes'),
@@ -202,7 +201,7 @@ is($t->query("SELECT redlock_try('own')"), 't', 'and it is free');
 
 # ---- the broker is replaced ----
 
-# The key of hold_at_least is in no lease, so only the node remembers it.
+# No lease has the key of hold_at_least, so only the node remembers the key.
 $s->query("SELECT redlock_acquire('held', scope => 'session') AS held \\gset");
 $s->query("SELECT redlock_acquire('reader', scope => 'session', mode => 'shared')");
 $_->query("SELECT redlock_acquire('pool', scope => 'session', permits => 2)") foreach $s, $v;
@@ -236,7 +235,8 @@ $s->query("SELECT redlock_release('held')");
 is($u->result->{out}, 't', 'and gets the lock of the former brokers');
 $u->query('COMMIT');
 
-# A holder is replaced while the broker is away: the releases reach the node all the same.
+# Sessions release locks while the broker is stopped and about to end: the releases still reach the
+# node.
 my $pid = broker_pid($host);
 kill 'STOP', $pid;
 kill 'TERM', $pid;
@@ -246,9 +246,9 @@ kill 'CONT', $pid;
 wait_until(sub { $t->run("SELECT redlock_try('reader') AND redlock_try('pool')")->{out} eq 't' },
 	'what is released without a broker is free under the next');
 
-# ---- a request that came while there was no broker ----
+# ---- a request waits while the broker is replaced ----
 
-# Nothing but the request wakes the next broker: the server has no lease, and no other request.
+# Only this request can wake the next broker: the server has no lease and no other request.
 {
 	my $quiet = redlock_cluster('c', nodes => ['local'], conf => "redlock.node_timeout = '60s'");
 	my $caller = session($quiet);
@@ -260,7 +260,7 @@ wait_until(sub { $t->run("SELECT redlock_try('reader') AND redlock_try('pool')")
 	wait_until(sub { $quiet->safe_psql('postgres', "SELECT state FROM redlock_locks WHERE resource = 'queued'") eq 'waiting' },
 		'a request is in the queue of the broker');
 	replace_broker($quiet);
-	# the next broker looks at its queue again after 10 s at the latest
+	# without a wake-up, the next broker would look at its queue after up to 10 s
 	wait_until(sub { $caller->done }, 'the next broker takes the request at its start', 5);
 	is($caller->result->{out}, 't', 'and grants the lock');
 	$caller->quit;
@@ -269,7 +269,7 @@ wait_until(sub { $t->run("SELECT redlock_try('reader') AND redlock_try('pool')")
 
 # ---- work goes on while brokers are replaced ----
 
-# The advisory lock is free whenever the lock is granted, and each token exceeds all former ones.
+# At each grant the advisory lock is free, and the token exceeds all earlier tokens.
 my $dir = PostgreSQL::Test::Utils::tempdir();
 append_to_file("$dir/exclusive", <<'SQL');
 SELECT redlock_acquire('work', scope => 'session') AS token \gset
@@ -308,13 +308,13 @@ foreach my $round (1 .. 3)
 	ok($host->poll_query_until('postgres', "SELECT count(*) > $count + 10 FROM tokens"), "work goes on ($round)");
 }
 $work->finish;
-# a session that never sees a broker when it looks may give up: that is no fault of the node
+# the pattern leaves out a failure of a session that found no broker at each look
 unlike($errors, qr/division by zero|duplicate key|lost|quorum/, 'no lock was granted twice, no token was out of order, no lease was lost');
 
 # ---- the memory is lost ----
 
-# As where the system removes it.  The holder's renewals bring its key back; nobody else gets a
-# lock before all forgotten leases have ended.
+# The test removes the memory, as an operating system may.  The holder's renewals bring the holder's
+# key back; no other session gets a lock before all forgotten leases have ended.
 $s->query("SELECT redlock_acquire('before', scope => 'session')");
 my @segments = grep { -s $_ > 2_000_000 } glob $host->data_dir . '/pg_dynshmem/mmap.*';
 is(unlink(@segments), 1, 'its segment is removed; others are smaller');
@@ -347,7 +347,7 @@ cmp_ok($next, '>', $token, 'tokens are in order over a restart of the server');
 is($s->query("SELECT redlock_try('kept') AND redlock_try('detached')"), 't', 'which ends all leases');
 is(count_in_log($host, 'redlock.nodes is local: no lock reaches'), 2, 'the log says once for each start what local is');
 
-# A broker that is killed takes the server's memory with it.
+# The kill of a broker makes the server lose its shared memory.
 kill 'KILL', broker_pid($host);
 wait_until(sub { (eval { $host->safe_psql('postgres', "SELECT count(*) FROM redlock_nodes WHERE state = 'ready'") } || '') eq '1' },
 	'the server is back');
