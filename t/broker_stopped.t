@@ -1,10 +1,10 @@
 # A broker that is stopped, or does not start.
 #
 # Protects from: sessions blaming the nodes, or another session, when the broker did not ask; tries
-# that find a lock held after the lease's end, which the broker did not note; a call never ending
-# since released locks fill the table, or since the broker goes during a wait for this server's
-# sessions; a server crashing again and again since it preloads another library file than its
-# functions call.
+# finding a lock held after the end of a lease, because the broker did not note the end; a call
+# never ending since released locks fill the table, or since the broker ends during a wait for
+# sessions of this server; a server crashing again and again since its functions call another
+# library file than the preloaded file.
 
 use strict;
 use warnings;
@@ -28,7 +28,7 @@ sub fails_by_the_broker
 	return;
 }
 
-# a session that shares another session's request reports the same as that session
+# a session that shares the request of another session reports the same error
 kill 'STOP', $broker;
 foreach my $wait (0, 1)
 {
@@ -43,7 +43,7 @@ foreach my $wait (0, 1)
 	fails_by_the_broker($result, 'as that one') unless $wait;
 }
 
-# at the end of a wait for something else, a missing request means little
+# a session that waited for a holder most of the time does not blame the broker for a late request
 {
 	my ($holder, $first) = map { session($host) } 1, 2;
 
@@ -57,7 +57,7 @@ foreach my $wait (0, 1)
 	$t->send("SELECT redlock_acquire('late', mode => 'shared', wait => '4 s')");
 	wait_until(sub { $host->safe_psql('postgres', 'SELECT count(*) FROM pg_locks WHERE NOT granted') == 2 }, 'and another, for four seconds');
 	kill 'STOP', $broker;
-	sleep 2; # it is the time that matters: most of the wait
+	sleep 2; # time is the subject: most of the wait
 	$holder->query("SELECT redlock_release('late')");
 	is($t->result->{state}, '55P03', 'who waited for a holder most of the time does not blame the broker');
 	kill 'CONT', $broker;
@@ -98,7 +98,7 @@ kill 'CONT', $broker;
 wait_until(sub { $s->run("SELECT redlock_try('idle'), redlock_try('detached')")->{out} eq 't|t' }, 'the broker notes both');
 $_->quit foreach $s, $t;
 
-# waits for locks of this server's own sessions
+# waits for locks that sessions of this server hold
 {
 	my %wait = (
 		'at a gate'                  => "redlock_acquire('held')",
@@ -110,7 +110,7 @@ $_->quit foreach $s, $t;
 	my %waiter = map { $_ => session($host) } keys %wait;
 	my $path = $host->safe_psql('postgres', 'SHOW dynamic_library_path');
 
-	# sessions that have called a function find it without the path
+	# after a first call, a session finds the function without the path
 	$_->query("SELECT redlock_acquire_all('{warm}'), redlock_acquire('warm')") foreach $holder, $loser, $bounded, values %waiter;
 	$holder->query("SELECT redlock_acquire('kept', scope => 'detached', hold_at_most => '10 min', ttl => '1 min')");
 	$loser->query('BEGIN'); # the commit would enter the gate again

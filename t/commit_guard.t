@@ -1,10 +1,10 @@
 # No slow step comes between the commit guard and the commit.
 #
-# Protects from: a lease ending while a commit tries to get back its places in the queue, which
-# pg_advisory_unlock_all took.
+# Protects from: a lease ending while a commit tries to get back the session's places at gates,
+# after pg_advisory_unlock_all.
 #
-# Time is the subject.  The commit begins when 50 ms of validity are left, and tries for longer,
-# since the test stops a session that has such a place.
+# Time is the subject.  The commit begins with 50 ms of validity left.  The commit tries for longer,
+# since the test stops the waiter that now has the holder's place.
 
 use strict;
 use warnings;

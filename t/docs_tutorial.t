@@ -13,12 +13,12 @@ use Test::More;
 
 my $document = slurp_file(dirname(__FILE__) . '/../docs/tutorial.md');
 
-# Its ports may be in use here.
+# The tutorial's ports may be in use here.
 my %port = map { $_ => PostgreSQL::Test::Cluster::get_free_port() } 6381 .. 6383;
 my $directory = PostgreSQL::Test::Utils::tempdir_short();
 
-# Numbers differ from run to run, and so do the winner of a race, the name of the machine, and the
-# order of the lines of processes that run at the same time.
+# Removes differences between runs: numbers, the winner of a race, the name of the machine, and the
+# order of the lines of concurrent processes.
 sub comparable
 {
 	my ($output) = @_;
@@ -56,7 +56,7 @@ foreach my $number (0 .. $#step)
 	is(comparable($printed{$number} // 'nothing'), comparable($step[$number]{output}), "the output of: $first");
 }
 
-# A step that fails leaves servers behind.
+# A failed step leaves servers behind.
 END
 {
 	local $? = $?;

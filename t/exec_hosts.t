@@ -1,9 +1,9 @@
-# redlock-exec on two hosts: a scheduled command runs once, and of 100 runs no two overlap, though
-# some of their processes are killed.
+# redlock-exec on two hosts: a scheduled command runs once, and 100 runs do not overlap, though some
+# of their processes are killed.
 #
-# Protects from: a command that runs on both hosts, or on none; two commands at a time; a command
-# that begins before one of an earlier run has ended, or with a smaller token; sessions, keepers,
-# locks, keys or commands that stay behind.
+# Protects from: a command running on both hosts, or on none; two commands at a time; a command
+# beginning before the command of an earlier run has ended, or with a smaller token; sessions,
+# keepers, locks, keys or commands left behind.
 
 use strict;
 use warnings;
@@ -30,7 +30,8 @@ foreach my $tick (1 .. 5)
 
 # ---- 100 runs ----
 
-# Takes a lock of the operating system, which ends with the process. A victim waits for its end.
+# Takes a lock of the operating system, which ends with the process.  A victim sleeps until its
+# kill.
 my $file = beat_path('alone');
 my $alone = <<'PERL';
 use strict;
@@ -66,7 +67,7 @@ while ($started < 100 || @running)
 		kill 'KILL', ($run->pid, $run->keeper, $pid)[$what];
 	}
 	my @left;
-	foreach my $run (@running) # a run may end at any moment, so each is asked once
+	foreach my $run (@running) # a run may end at any moment, so the test asks each run once
 	{
 		if ($run->done) { $codes{ $run->code }++; }
 		else { push @left, $run; }

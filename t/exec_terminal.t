@@ -1,9 +1,10 @@
 # redlock-exec on a terminal, under a shell with job control.
 #
-# Protects from: a command that can't read from the terminal; control-C that ends redlock-exec and
-# not the command, or the command and not the script around it; control-Z that does not give the shell back, or costs the lock; a terminal that
-# stays with the group of the command; a command in the background that takes the terminal; a command
-# stopped for ever, perhaps with the lock, where no shell could continue it.
+# Protects from: a command unable to read from the terminal; control-C ending redlock-exec and not
+# the command, or the command and not the script around it; control-Z not giving the shell back, or
+# costing the lock; a terminal staying with the group of the command; a command in the background
+# taking the terminal; a command stopped for ever, perhaps with the lock, without a shell to
+# continue the command.
 
 use strict;
 use warnings;
@@ -58,7 +59,7 @@ sub seen
 	return $seen;
 }
 
-# Types it, and waits for what follows.
+# Types the text, and waits for the expected output.
 sub type_in
 {
 	my ($text, $expected, $description) = @_;

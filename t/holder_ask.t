@@ -1,9 +1,9 @@
 # redlock_ask_release: an operator on one host asks the holder on another host for the release.
 #
-# Protects from: a holder that does not learn of the ask; an ask that counts for the next holder,
-# by a hand-over, a new grant, a late copy of the message, or a reader that joins later; an idle
-# lease that stays; a reader or a permit's holder that is left out; a forged message that does more
-# than an ask; an ask by a role without the right, or without a trace in the log.
+# Protects from: a holder not learning of the ask; an ask counting for the next holder, by a
+# hand-over, a new grant, a late copy of the message, or a reader joining later; an idle lease that
+# stays; a reader or a permit's holder left out; a forged message doing more than an ask; an ask by
+# a role without the right, or without a trace in the log.
 
 use strict;
 use warnings;
@@ -12,7 +12,7 @@ use PostgreSQL::Test::Utils;
 use RedlockTest;
 use Test::More;
 
-# no renewal in between: what happens comes from a message
+# the long ttl keeps renewals out of the test: every effect comes from a message
 my @nodes = redis_nodes(5);
 my $conf  = "redlock.ttl = '60s'\nredlock.node_timeout = '2s'";
 my $host_a = redlock_cluster('a', nodes => \@nodes, conf => $conf);
@@ -53,7 +53,8 @@ sub release
 	return;
 }
 
-# Publishes a message to host a, with a NUL in place of each |.  One node keeps the order.
+# Publishes a message to host a, with a NUL in place of each |.  A single node keeps messages in
+# order.
 my $channel = "redlock:\\0host:" . host_id($host_a);
 
 sub forge
@@ -79,7 +80,7 @@ release('job', $on_a, $on_a);
 acquire($on_a, 'job');
 is(wanted($on_a, 'job'), 'f', 'a new grant is not asked for');
 
-# the server of the operator
+# an ask on the holder's own server
 $on_a->query("SELECT redlock_ask_release('job')");
 sees($on_a, 'job', 'a holder on the same server learns, too');
 

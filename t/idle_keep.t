@@ -2,7 +2,7 @@
 #
 # Protects from: a lease kept unasked, for other terms, or without limit; a token given out twice,
 # or not growing; load on the broker or the nodes for each take and release of an idle lease; an
-# idle lease outliving its end, a reload, the shutdown, redlock_release_idle, or a session ending
+# idle lease outliving keep_idle, a reload, the shutdown, redlock_release_idle, or a session ending
 # without its own release; an error about too many locks because of locks without a holder; a
 # reported loss of a lock without a holder; a new broker forgetting an idle lease or its end.
 
@@ -52,7 +52,7 @@ sub is_given_up
 	return;
 }
 
-# ---- who asks for it ----
+# ---- calls with keep_idle, and calls without ----
 
 pair($s, 'off', "ttl => '50 s'");
 is_given_up('off', 'keep_idle is off');
@@ -93,7 +93,7 @@ cmp_ok(pair($s, 'set', "hold_at_least => '1 ms', ttl => '40 s'"), '>', $token + 
 is(stat_of("granted - $granted"), 4, 'of the nodes');
 is_given_up('set', 'and it does not become idle');
 
-# ---- how it ends ----
+# ---- the end of an idle lease ----
 
 my $began = time;
 pair($s, 'short', "keep_idle => '200 ms'");
@@ -137,7 +137,7 @@ foreach my $end (qw(quit vanish))
 	is_given_up('end', "its session did not give it back: $end");
 }
 
-# ---- not too many ----
+# ---- idle leases and redlock.max_locks ----
 
 pair($s, "room $_", "keep_idle => '10 min'") for 1 .. 40;
 is($s->query("SELECT count(redlock_acquire('hold ' || i, scope => 'session')) FROM generate_series(1, 16) i"),
@@ -166,7 +166,7 @@ wait_until(
 	sub {
 		my $end = $b->run("SELECT redlock_try('tried')");
 
-		# the nodes have not even refused it, or were not asked, in this time
+		# in this time the nodes have not answered yet, or the broker has not asked
 		$ends{ $end->{state} || $end->{out} }++ if $end->{state} !~ /^(08006|55000)$/;
 		return ($ends{f} // 0) == 5 || keys %ends > 1;
 	},
@@ -178,7 +178,7 @@ is(state_of('tried'), $idle, 'nor keep the lease from being idle, as nobody wait
 is($b->query("SELECT redlock_try('tried', scope => 'session')"), 't', 'then a try gets it');
 $b->query("SELECT redlock_release('tried')");
 
-# A lease without keep_idle does not become idle: a try could not tell.
+# A lease granted without keep_idle does not become idle: a try of another host would not know.
 $s->query("SELECT redlock_acquire('unannounced', scope => 'session', keep_idle => '0')");
 $t->send("SELECT redlock_acquire('unannounced', scope => 'session', keep_idle => '10 min')");
 wait_until(sub { $host->safe_psql('postgres', "SELECT count(*) FROM redlock_locks WHERE resource = 'unannounced' AND state = 'queued'") == 1 },
@@ -220,7 +220,7 @@ is(stat_of('granted') - $granted, 0, 'more takes than a grant has tokens for ask
 is(state_of('busy'), $idle, 'and leave the lease idle');
 is(stat_of('lost'), 0, 'that was never lost');
 
-# with a shorter keep_idle than the lease had, too: the broker is told once
+# a shorter keep_idle than before: the session wakes the broker once
 $s->query("SELECT redlock_acquire('busy', scope => 'session', keep_idle => '10 min'), redlock_release('busy')");
 $sleeps = broker_sleeps($host);
 $s->query("DO \$\$ BEGIN FOR i IN 1 .. 900 LOOP PERFORM redlock_acquire('busy', scope => 'session', keep_idle => '1 min'), redlock_release('busy'); END LOOP; END \$\$");
@@ -266,7 +266,7 @@ kill 'CONT', $broker;
 is($s->result->{message}, '', 'the session goes on when it has fetched some');
 is(stat_of('granted') - $granted, 2, 'by one grant, too');
 
-# ... by who has the time, and wants what is there
+# a session with too little time, or with another ttl, does not wait for tokens
 $out_of_tokens->('time', $slow);
 $s->result;
 $s->send("SELECT redlock_acquire('time', scope => 'session', keep_idle => '10 min', wait => '100 ms')");
@@ -283,7 +283,7 @@ $as_ever->();
 is($s->result->{out}, 't', 'the session with another ttl gets the lock from the nodes');
 $s->query("SELECT redlock_release('other')");
 
-# ... for as long as they may come
+# the wait for tokens ends with redlock.node_timeout
 $node_timeout->('500ms');
 $out_of_tokens->('silent', $slow, "SELECT take('silent', 1)");
 wait_until(sub { state_of('silent') =~ /^waiting/m }, 'nodes that do not answer are asked anew', $soon);
@@ -291,7 +291,7 @@ is($s->result->{state}, '08006', 'and are no quorum');
 $as_ever->();
 is_given_up('silent', 'it had no tokens left, and none came');
 
-# ... and when they have not come, the lease does not become idle without any
+# a lease without tokens does not become idle
 $node_timeout->('2s');
 $s->query("SELECT take('vain', 200)");
 $slow->();
@@ -305,7 +305,7 @@ $as_ever->();
 is_given_up('vain', 'it has no tokens');
 is(stat_of('lost'), 0, 'and nobody has lost any of them');
 
-# many sessions: each token once, to one at a time
+# many sessions: a token goes to a single session
 my @many = map { session($host) } 1 .. 4;
 $_->send(<<'SQL') for @many;
 DO $$
@@ -320,7 +320,7 @@ is($_->result->{message}, '', 'sessions take turns') for @many;
 is($host->safe_psql('postgres', 'SELECT count(*) FROM seen'), 2400, 'each has another token');
 $_->quit for @many;
 
-# ---- a broker's successor; nodes that fail ----
+# ---- the next broker; nodes fail ----
 
 $host->safe_psql('postgres', 'SELECT redlock_release_idle()');
 pair($s, 'adopted', "keep_idle => '10 min'");

@@ -1,10 +1,10 @@
-# A session learns that its lease is lost, whatever happened before.
+# A session learns of the loss of its lease, whatever happened before.
 #
-# Protects from: a loss reported late, or never: after errors, when the wall clock is set back,
-# when the broker knew earlier; a wait by the wall clock; a lock returned after its lease has
-# ended, or kept although no session ever had it.
+# Protects from: a loss reported late, or never: after errors, when the wall clock is set back, when
+# the broker knew earlier; a wait by the wall clock; a lock returned after the end of its lease, or
+# kept although no session held the lock.
 #
-# Waits for a time to pass run side by side, in sessions of their own.
+# Tests that wait for some time run side by side, each in a session of its own.
 
 use strict;
 use warnings;
@@ -16,7 +16,7 @@ use Time::HiRes qw(time clock_gettime CLOCK_MONOTONIC);
 
 my @nodes = redis_nodes(3);
 
-# A wall clock that can be set, for the whole server.
+# The test can set the wall clock of the whole server.
 my $directory = PostgreSQL::Test::Utils::tempdir();
 my $library = preload('wrong_clock') // die 'no wrong clock';
 my $offset = "$directory/offset";
@@ -62,7 +62,7 @@ wait_nodes_ready($host, 3);
 
 # ---- a session with temporary tables ends after the loss of its lease ----
 
-# PostgreSQL drops these tables in a transaction, before this session's locks are released.
+# PostgreSQL drops the tables in a transaction, before the session's locks are released.
 foreach my $end ('quit', 'terminate')
 {
 	my $s = session($host);
@@ -80,7 +80,7 @@ foreach my $end ('quit', 'terminate')
 	unlike(slurp_file($host->logfile), qr/ FATAL: .*redlock "$end" was lost before the commit/, "$end: no commit fails at the exit");
 }
 
-# ---- only its own alarm tells, after an alarm that rang in vain ----
+# ---- without a broker, the session's own alarm reports the loss, after an alarm in vain ----
 
 {
 	my $s = session($host);
@@ -98,7 +98,7 @@ foreach my $end ('quit', 'terminate')
 
 # ---- the wall clock is set back, and forward ----
 
-# A loss is told, and a wait goes by no wall clock either, whichever limit it has.
+# The wall clock affects neither the report of a loss nor the wait for a lock, with either limit.
 foreach my $step (-600, 3600)
 {
 	my ($s, $holder, @waiters) = map { session($host) } 1 .. 4;
@@ -111,7 +111,7 @@ foreach my $step (-600, 3600)
 	{
 		my $wait = $limits[$i] eq 'wait' ? "wait => '3 s', " : '';
 
-		# on a clock that is not set
+		# on a clock without steps
 		$began[$i] = clock_gettime(CLOCK_MONOTONIC);
 		$waiters[$i]->send("SELECT redlock_acquire('$limits[$i]', $wait scope => 'session')");
 	}
@@ -135,7 +135,7 @@ foreach my $step (-600, 3600)
 	$_->quit foreach $s, $holder, @waiters;
 }
 
-# ---- the broker knows it before validity would have ended ----
+# ---- the broker knows of the loss before the validity would have ended ----
 
 my $s = session($host);
 my $began = time;
@@ -149,7 +149,7 @@ is($admin->query("SELECT state FROM redlock_locks WHERE resource = 'early'"), 'l
 $s->quit;
 $_->cli('DEL', 'redlock:early') foreach @nodes;
 
-# The session asks for the lock, and is stopped before the nodes answer; then they answer.
+# The session asks for the lock, and is stopped before the nodes answer.
 sub ask_and_stop
 {
 	my ($s, $name, $sql) = @_;
@@ -164,7 +164,7 @@ sub ask_and_stop
 	return;
 }
 
-# ---- a lease that has ended before its session sees the grant ----
+# ---- a lease has ended before its session sees the grant ----
 
 $s = session($host);
 my $pid = $s->pid;
@@ -185,9 +185,9 @@ like($result->{message}, qr/was lost right after it was granted/, 'and is told w
 kill 'CONT', $broker;
 $s->quit;
 
-# ---- a lease that is nearly over is not handed over ----
+# ---- no hand-over of a lease that is nearly over ----
 
-# The session saw the grant late.  The broker is stopped, so no renewal comes.
+# The session sees the grant late.  The stopped broker does not renew the lease.
 $s = session($host);
 my $next = session($host);
 $pid = $s->pid;
@@ -205,9 +205,9 @@ kill 'CONT', $broker;
 is($next->result->{out}, 't', 'and has a lease of its own');
 $_->quit foreach $s, $next;
 
-# ---- a request that is cancelled after the grant, before its session saw the grant ----
+# ---- a request is cancelled after the grant, before its session sees the grant ----
 
-# No session ever held the lock, so hold_at_least does not keep it.
+# No session held the lock, so hold_at_least does not keep the key.
 $s = session($host);
 $pid = $s->pid;
 ask_and_stop($s, 'kept', "SELECT redlock_acquire('kept', scope => 'session', ttl => '60 s', hold_at_least => '10 min')");
@@ -235,7 +235,8 @@ foreach my $call ("redlock_try('stopped')", "redlock_acquire('stopped', wait => 
 		"$call ends by lock_timeout, and is not called busy");
 }
 
-# Each call in a session of its own; %s is the name of a lock, another for each.
+# Each call fails in a session of its own.  %s in a call is the name of a lock, different for each
+# call.
 sub fail_with
 {
 	my ($error, $description, @calls) = @_;
@@ -254,7 +255,7 @@ sub fail_with
 	return;
 }
 
-# nor without a limit of the caller's
+# without a limit set by the caller
 $s->query('RESET lock_timeout');
 my @calls = ("SELECT redlock_try('%s')", "SELECT redlock_acquire('%s', wait => '0')",
 	"SELECT redlock_acquire('%s')", "CALL redlock_run('%s', 'SELECT 1')", "CALL redlock_run('%s', 'SELECT 1', wait => NULL)");
@@ -265,14 +266,14 @@ is($s->query("SELECT redlock_try('call ' || n, scope => 'session') FROM generate
 	'the locks of the failed calls are free, too');
 $s->quit;
 
-# the same where there is none at all
+# without any broker
 $host->append_conf('postgresql.conf', 'max_worker_processes = 0');
 $admin->quit;
 $host->restart;
 fail_with('the redlock broker is not running', 'without a broker, %s says so',
 	@calls[ 0 .. 3 ], "SELECT redlock_acquire('%s', wait => '1 s')", "CALL redlock_run('%s', 'SELECT 1', wait => '1 s')");
 $s = session($host);
-# also without a free entry, as no entry is freed
+# more calls than entries: without a broker, no entry gets free again
 is($s->query(<<'SQL'), '2000', 'which is said any number of times');
 CREATE FUNCTION without_broker(times int) RETURNS int LANGUAGE plpgsql AS $$
 DECLARE

@@ -1,10 +1,10 @@
-# Leases outlive the broker when redlock.nodes has changed since the grant: the new broker finds
-# their nodes.
+# Leases outlive the broker when redlock.nodes has changed since the grant: the new broker finds the
+# nodes of the leases.
 #
 # Protects from: a lease lost while all its nodes are well, because the broker was replaced when
-# redlock.nodes named other nodes, no nodes or other passwords; a list not yet in force, and a
-# list in force without connections; a password shown; a request's key staying for its ttl at a
-# node removed meanwhile.
+# redlock.nodes named other nodes, no nodes or other passwords; the same with a list not yet in
+# force, and with a list in force without connections; a password shown; a request's key staying for
+# its ttl at a node removed during the request.
 
 use strict;
 use warnings;
@@ -45,7 +45,7 @@ sub nodes_are
 	return $host->poll_query_until('postgres', "SELECT $query FROM redlock_nodes");
 }
 
-# Puts nodes into force, and waits until no change is under way.
+# Puts nodes into force, and waits for this condition on redlock_nodes.
 sub set_nodes
 {
 	my ($condition, @nodes) = @_;
@@ -63,8 +63,7 @@ sub replaced
 	wait_until(sub { broker_pid($host) =~ /^(?!$pid$)\d+$/ }, "the broker is replaced ($how)");
 }
 
-# The broker is replaced in several ways; each successor renews the lease, which is
-# on five nodes, and on three of these while two are stopped.
+# Replaces the broker in several ways; each successor must renew the lease on the five old nodes.
 sub lives_on
 {
 	my ($what) = @_;
@@ -169,9 +168,9 @@ $_->start foreach $plain, $by_name;
 ok(nodes_are("count(*) FILTER (WHERE state = 'ready') = 5"), 'the other two are back');
 is_given_back('a password');
 
-# ---- a list that has to wait for room ----
+# ---- a list has to wait for room ----
 
-# nine nodes in use, and nine others
+# nine nodes in use, and nine more nodes
 my @dead = map { 'redis://127.0.0.1:' . PostgreSQL::Test::Cluster::get_free_port() } 1 .. 13;
 my @nine = ($plain, $guarded, $unix, @old[ 3, 4 ], @dead[ 0 .. 3 ]);
 set_nodes("count(*) = 9 AND count(*) FILTER (WHERE state = 'ready') = 5", @nine);
@@ -185,9 +184,10 @@ is($s->query("SELECT redlock_try('new')"), 't', 'meanwhile the old list is in fo
 $s->query("SELECT redlock_release('held')");
 ok(nodes_are("count(*) = 9 AND count(*) FILTER (WHERE state = 'ready') = 0"), 'then it is put into force');
 
-# ---- a node that leaves during a request ----
+# ---- a node is removed during a request ----
 
-# Another holds the lock on two nodes, and two are silent: one alone has said yes.
+# A stranger holds the lock on two nodes, and two nodes are silent: a single node has granted the
+# lock.
 set_nodes("count(*) = 5 AND bool_and(state = 'ready')", @old);
 $host->append_conf('postgresql.conf', "redlock.node_timeout = '30s'");
 $host->reload;

@@ -1,12 +1,12 @@
 # redlock.nodes_next takes the place of redlock.nodes, see docs/how-to/replace-nodes.md, while
-# another host has only the old nodes, or leases only there.  t/lists_left_behind.t has the plain
-# cases.
+# another host has only the old nodes, or has leases at the old nodes alone.  t/lists_left_behind.t
+# has the plain cases.
 #
-# Protects from: two holders of one lock, when a host has left the old nodes without knowing of
-# the other host.  The cases: the old nodes are out of reach, with the same broker or the next
-# one; the other host reaches them again only later; the other host hangs, and is forgotten before
-# its leases end; nodes have too many entries to tell; a step follows the last step at once; a
-# lease is not yet at the new nodes, or a kept key is at the old nodes.  And from hosts never
+# Protects from: two holders of a lock, when a host has left the old nodes without knowing of the
+# other host.  The cases: the old nodes are out of reach, with the same broker or the next broker;
+# the other host reaches the old nodes only later; the other host hangs, and is forgotten before its
+# leases end; nodes have too many entries for an answer; a step follows the last step at once; a
+# lease is not yet at the new nodes, or a kept key is at the old nodes.  Also from hosts never
 # leaving the old nodes although nothing is in the way.
 #
 # Takes over a minute: a node's answer counts for 45 s, so time itself is a subject.  That case
@@ -27,8 +27,8 @@ my $is_new = "SELECT count(*) = 3 AND bool_and(list = 'now') FROM redlock_nodes 
 my $is_settled =
   "SELECT unsettled = 0 AND (SELECT count(*) FROM redlock_nodes WHERE list = 'next') = 3 FROM redlock_stats";
 
-# Two hosts with three old nodes, and the new nodes.  With "cut", the first host has a proxy before
-# each old node, which can cut the node off.
+# Two hosts with three old nodes, and the new nodes.  With "cut", the first host reaches each old
+# node by a proxy, which can cut the node off.
 sub two_hosts
 {
 	my ($name, $cut, $conf) = @_;
@@ -55,7 +55,8 @@ sub waits_for
 
 sub tries { return psql_result($_[0], "SELECT redlock_try('job')")->{out}; }
 
-# The session holds the lock.  Has the other host kept the old nodes, and not got the lock?
+# Checks that the session holds the lock, and that the other host keeps the old nodes and does not
+# get the lock.
 sub excludes
 {
 	my ($session, $other, $what) = @_;
@@ -67,8 +68,8 @@ sub excludes
 	return;
 }
 
-# Host a has both lists, and is to leave the old nodes.  Host b has only the old nodes, and holds
-# the lock.
+# Gives host a both lists, and then the order to leave the old nodes, while host b has only the old
+# nodes, and holds the lock.
 sub held_up
 {
 	my ($change) = @_;
@@ -84,7 +85,7 @@ sub held_up
 	return;
 }
 
-# The old nodes can be reached again.
+# Lets host a reach the old nodes again.
 sub are_back
 {
 	my ($change) = @_;
@@ -105,7 +106,7 @@ sub comes_back
 	return;
 }
 
-# The broker of b stands still.
+# Stops the broker of host b.
 sub stops
 {
 	my ($change) = @_;
@@ -115,7 +116,7 @@ sub stops
 	return;
 }
 
-# With nothing in its way a leaves the old nodes.
+# Host b gets both lists, so host a leaves the old nodes.
 sub goes_on
 {
 	my ($change) = @_;
@@ -136,8 +137,8 @@ sub finish
 	return;
 }
 
-# Runs a script at the old nodes, with "now", "facts" and "own": a's facts, and the words of its
-# settings.
+# Runs a script at the old nodes, with "now", "facts" (host a's facts) and "own" (the words of host
+# a's settings).
 sub write_at_old
 {
 	my ($change, $script) = @_;
@@ -160,23 +161,23 @@ LUA
 	return;
 }
 
-# Pairs of hosts whose nodes are old enough at their turn to know all hosts.
+# The nodes of these pairs run long enough before their tests to know all hosts.
 my %told = map { $_ => two_hosts($_) } qw(agree garbage);
 
-# ---- the old nodes are cut off until their answers no longer count: see the end ----
+# ---- the old nodes are cut off until their answers no longer count: the end has the checks ----
 
 my $cut = two_hosts('cut', 1);
 held_up($cut);
 $_->stop foreach @{ $cut->{via} };
 
-# ---- the same, and the other host comes back later ----
+# ---- the same, and host b comes back later ----
 
 my $late = two_hosts('late', 1);
 held_up($late);
 $_->stop foreach @{ $late->{via} };
 stops($late);
 
-# ---- the other host hangs, with a lease of the longest validity ----
+# ---- host b hangs, with a lease of the longest validity ----
 
 my $still = two_hosts('still', 0, "redlock.max_ttl = '150s'\nredlock.ttl = '150s'");
 held_up($still);
@@ -184,7 +185,7 @@ my $c = redlock_cluster('c_still', nodes => $still->{old}, conf => "redlock.max_
 stops($still);
 my $cut_at = time;
 
-# ---- the old nodes are cut off, and the next broker has not heard them ----
+# ---- the old nodes are cut off, and the next broker has no answer from the old nodes ----
 
 my $unheard = two_hosts('unheard', 1);
 held_up($unheard);
@@ -194,7 +195,7 @@ wait_beats($unheard->{id}, $unheard->{new}[0]) foreach 1, 2;
 excludes($unheard->{session}, $unheard->{a}, 'unheard, the next broker');
 comes_back($unheard);
 
-# ---- a lease that is not yet at the new nodes ----
+# ---- a lease is not yet at the new nodes ----
 
 my $unsettled = two_hosts('unsettled');
 $unsettled->{session} = session($unsettled->{a});
@@ -215,7 +216,7 @@ like(slurp_file($unsettled->{b}->logfile),
 	'unsettled: the log says that a has both lists, and what to do');
 excludes($unsettled->{session}, $unsettled->{b}, 'unsettled');
 
-# ---- a key that is kept at the old nodes alone ----
+# ---- a key is kept at the old nodes alone ----
 
 my $kept = two_hosts('kept');
 psql_result($kept->{b}, "SELECT redlock_acquire('job', scope => 'session', hold_at_least => '1 hour'), redlock_release('job')");
@@ -231,9 +232,9 @@ ok(!is_so($kept->{a}, $is_new), 'kept: a has not left the old nodes');
 is(tries($kept->{a}), 'f', 'kept: and does not get the lock');
 $kept->{$_}->stop foreach qw(a b);
 
-# ---- one step follows the other at once ----
+# ---- a step follows the last step at once ----
 
-# Answers from before a had another list than b show no difference.
+# The last answers are older than the difference between a and b, so do not show the difference.
 my $fast = two_hosts('fast');
 my $looks = session($fast->{a});
 $fast->{session} = session($fast->{b});
@@ -249,9 +250,9 @@ wait_until(sub { waits_for($fast->{a}, 'b_fast') || is_so($fast->{a}, $is_new) }
 excludes($fast->{session}, $fast->{a}, 'fast');
 $looks->quit;
 
-# ---- the old nodes have too many entries to tell, and leave b out ----
+# ---- the old nodes have too many entries for an answer, and leave b out ----
 
-# configurations without a host; hosts that agree with a, under other addresses of a node
+# configurations without a host; hosts that agree with a, and call a node by other addresses
 my %more = (garbage => <<"LUA", agree => <<"LUA");
 for i = 1, 40 do
 	redis.call('ZADD', '$HOSTS\\0configs:redlock:', now + 5000, 'garbage' .. i)
@@ -299,13 +300,13 @@ comes_back($cut);
 my @gone = map { "SELECT NOT EXISTS (SELECT FROM redlock_hosts WHERE name = 'b_$_')" } 'still', 'late';
 wait_until(sub { is_so($still->{a}, $gone[0]) }, 'still: b is forgotten');
 wait_beats($still->{id}, $still->{old}[0]);
-# nodes name only one of two hosts with the same lists; this now follows
+# of two hosts with the same lists, nodes name a single host: host c, which now follows host a
 set_node_lists($c, $still->{old}, $still->{new});
 wait_until(sub { is_so($c, $is_settled) }, 'still: c follows');
 wait_until(sub { is_so($still->{a}, "SELECT settled FROM redlock_hosts WHERE name = 'c_still'") }, 'still: as a knows');
 wait_beats($still->{id}, $still->{old}[0]);
 excludes($still->{session}, $still->{a}, 'still') foreach 1 .. 5;
-# nor does the next broker go on, or a step that is taken back, and again
+# neither the next broker nor a repeated step leaves the old nodes
 replace_broker($still->{a});
 wait_beats($still->{id}, $still->{old}[0]) foreach 1, 2;
 excludes($still->{session}, $still->{a}, 'still, the next broker') foreach 1 .. 5;
@@ -326,9 +327,9 @@ kill 'CONT', $late->{stopped};
 wait_until(sub { !is_so($late->{a}, $gone[1]) }, 'late: b is back');
 ok(!is_so($late->{a}, $is_new), 'late: a has not left the old nodes, which b has alone');
 
-# ---- with nothing in the way any more ----
+# ---- nothing is in the way any more ----
 
-# The entries of "agree" say that there may be more, until they end.
+# Until the entries of "agree" expire, the nodes' answers say that there may be more hosts.
 finish($told{agree});
 goes_on($_) foreach $unheard, $told{garbage}, $fast, $cut;
 set_node_lists($unsettled->{a}, $unsettled->{old}, $unsettled->{new});
