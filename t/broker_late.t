@@ -1,7 +1,7 @@
 # A broker that the kernel does not run for a moment does not blame the nodes.
 #
-# Protects from: answers counted as missing although they came in time, while the broker was not
-# running: a free lock is not granted, nodes are connected again, a lease is lost.
+# Protects from: answers counted as missing although they came in time, while the kernel did not run
+# the broker: a free lock is not granted, nodes are connected again, a lease is lost.
 #
 # Preloads test/hostile/late_poll.c into the server.
 
@@ -18,7 +18,8 @@ my $directory = PostgreSQL::Test::Utils::tempdir();
 my $library = preload('late_poll') // die 'no late poll';
 my $file = "$directory/who";
 
-# The process to delay, and by how many microseconds; the delayed process clears the first.
+# The file has the process to delay, and the delay in microseconds.  The delayed process clears its
+# number.
 sub was_late
 {
 	open my $in, '<', $file or die "$file: $!";
@@ -39,7 +40,7 @@ my $broker = broker_pid($host);
 my $log = slurp_file($host->logfile);
 my $offset = length $log;
 
-# Whether it asks, renews or releases when it is stopped, on a connection or a new one.
+# The delay strikes while the broker asks, renews or releases, on an old or a new connection.
 foreach my $ms (100, 400)
 {
 	foreach my $round (1 .. 3)
@@ -48,7 +49,7 @@ foreach my $ms (100, 400)
 		is($session->query("SELECT redlock_try('late', scope => 'session')"), 't', "a free lock is granted, $ms ms late");
 		ok(was_late(), 'and it was late');
 		$session->query("SELECT redlock_release('late')");
-		# or the broker hands it to the next, and asks no node
+		# or the lease is handed over to the next round, without the nodes
 		wait_until(sub { key_count('redlock:late', @nodes) == 0 }, 'it is released');
 	}
 }

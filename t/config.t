@@ -1,9 +1,9 @@
 # Settings of an administrator, right and wrong.
 #
-# Protects from: a wrong setting keeping the server from starting, or silently from taking locks;
-# a vote of an unfit server; a server voting twice; passwords in logs, views and messages; foreign
+# Protects from: a wrong setting keeping the server from starting, or silently from taking locks; a
+# vote of an unfit server; a server voting twice; passwords in logs, views and messages; foreign
 # texts writing lines of their own into the log, or commands to a terminal; a crash putting changes
-# into force that nobody reloaded; a reload while the broker starts being lost.
+# into force without a reload; a reload lost while the broker starts.
 
 use strict;
 use warnings;
@@ -12,7 +12,7 @@ use PostgreSQL::Test::Utils;
 use RedlockTest;
 use Test::More;
 
-my $secret = 'S3cr3t/pass';                   # of all nodes that have one
+my $secret = 'S3cr3t/pass';                   # of all nodes with a password
 my $secret_in_url = 'S3cr3t%2Fpass';
 my @logs;
 
@@ -38,7 +38,7 @@ sub set_nodes
 	  or die 'the new nodes do not show up';
 }
 
-# Waits until the node of this address is refused for this reason.
+# Waits until the broker refuses this node for this reason.
 sub is_refused
 {
 	my ($host, $address, $reason, $description) = @_;
@@ -129,7 +129,7 @@ wait_until(sub { slurp_file($bare->logfile) =~ /invalid value for parameter "red
 like(psql_result($bare, "SELECT redlock_try('job')")->{message},
 	qr/^redlock.nodes is not set/, 'and changes nothing');
 
-# Nothing answers there, and no such host exists.
+# A port without a server, and a host that does not exist.
 set_nodes($bare, 'redis://127.0.0.1:' . PostgreSQL::Test::Cluster::get_free_port(),
 	'redis://no-such-host.invalid:1');
 my $result = psql_result($bare, "SELECT redlock_try('job')");
@@ -238,14 +238,14 @@ $by_name->kill9;
 is($s->run("SELECT redlock_try('job')")->{state}, '08006', 'one server is none');
 $by_name->start;
 
-# ---- a name under which another server is found later ----
+# ---- a name leads to another server later ----
 
 {
 	my $link = PostgreSQL::Test::Utils::tempdir_short() . '/node';
 	my ($one, $other) = redis_nodes(2, unix => 1);
 
 	symlink $one->socket, $link or die "$link: $!";
-	# the other node is in quarantine for this long: data was lost under its name
+	# the other node's quarantine lasts so long: data was lost under its name
 	$host->append_conf('postgresql.conf', "redlock.max_ttl = '3s'");
 	set_nodes($host, $plain, $one);
 	wait_nodes_ready($host, 2);
@@ -278,10 +278,10 @@ wait_until(sub { key_count('redlock:job', $plain, $by_name, $master, $unix, $db3
 set_nodes($host, $plain, $by_name, $master);
 wait_nodes_ready($host, 3);
 
-# ---- a node that is gone is replaced while a session waits ----
+# ---- a lost node is replaced while a session waits ----
 
-# The waiter owes the lost node a release, for longer than its ttl.  The waiter asks the new nodes
-# at once all the same.
+# The waiter owes the lost node a release, for longer than the ttl, and still asks the new nodes at
+# once.
 my $gone = redis_node();
 my $log_end = -s $host->logfile;
 set_nodes($host, $plain, $by_name, $master, $unix);
@@ -327,12 +327,12 @@ unlike(substr(slurp_file($host->logfile), $before), qr/it closed the connection|
 set_nodes($host, $plain, $by_name, $master);
 wait_nodes_ready($host, 3);
 
-# ---- texts of others ----
+# ---- foreign texts ----
 
-# The log has statements as they were sent, so these have no such characters.
+# The log has statements as sent, so the test's statements have no control characters.
 my $control = qr/[\x00-\x08\x0b-\x1f\x7f]|\xc2[\x80-\x9f]/;
 my $eve     = session($host);
-# since 19 no name of a role ends a line
+# since version 19 the name of a role has no line end
 my $name = $eve->query("SELECT current_setting('server_version_num')::int < 190000") eq 't'
   ? q{E'eve\n\x1b[31m'} : q{E'eve\t\x1b[31m'};
 $eve->query("DO \$\$ BEGIN EXECUTE format('CREATE ROLE %I', $name); END \$\$");
@@ -396,7 +396,7 @@ wait_until(
 	},
 	'and is used');
 
-# The lock table is bounded, and this is its smallest size.
+# The lock table is bounded; 16 is the smallest bound.
 my $small = redlock_cluster('small',
 	nodes => [ $plain, $by_name, $master ],
 	conf  => "redlock.max_locks = 16");
@@ -462,7 +462,7 @@ ok($primary->poll_query_until('postgres', 'SELECT count(*) = 2 FROM redlock_node
 {
 	my $library = guest_library('slow_fork') // die 'no slow fork';
 	my $file = $primary->data_dir . '/slow_fork';
-	# as if PostgreSQL started the process, and the reload came, before the process runs
+	# as if PostgreSQL started the process, and the reload came before the process runs
 	$primary->append_conf('postgresql.conf', "shared_preload_libraries = 'redlock_pg, $library'\nautovacuum = off");
 	$primary->restart;
 	wait_nodes_ready($primary, 2);

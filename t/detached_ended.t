@@ -1,9 +1,9 @@
 # The lease of a detached lock ends before the caller has the token.
 #
-# Protects from: a token given to a session when another host may hold the lock already: the
-# session stalled between grant and detach, or the server stops.
+# Protects from: a token given to a session when another host may hold the lock already: the session
+# stalled between grant and detach, or the server stops.
 #
-# The broker ends all detached locks when it stops; the key of one of them shows when.
+# When the broker stops, it ends all detached locks.  The key of a detached lock shows the moment.
 #
 # Preloads test/hostile/stall.c into the server: the session stalls when it notes the time of the
 # grant.
@@ -73,7 +73,7 @@ $session->quit;
 # ---- the server stops ----
 
 $host->safe_psql('postgres', "SELECT redlock_acquire('kept', scope => 'detached', hold_at_most => '10 min')");
-# A call for several locks would stall when it asks for the second one, under a lock of the lease
+# A call for several locks would stall at the request for the second lock, under a lock of the lease
 # table.
 stall_at_grant('stop', "redlock_acquire('stop', scope => 'detached', hold_at_most => '10 min')");
 my $broker = broker_pid($host);

@@ -1,9 +1,9 @@
-# The SQL examples of README.md and docs/, run as readers run them.  The documents' table of
-# settings against the server's.
+# The SQL examples of README.md and docs/, run as readers run them.  The table of settings in the
+# documents agrees with the server.
 #
-# Protects from: failing or warning examples; examples needing an object no earlier example made,
-# or making an object of another document again; a leader election with two leaders, or with no
-# leader after the leader has gone; wrong defaults and bounds.
+# Protects from: failing or warning examples; examples needing an object that no earlier example
+# made, or making an object of another document again; a leader election with two leaders, or
+# without a leader after the leader has gone; wrong defaults and bounds.
 #
 # All documents share one database, README.md first.  Each example has its own psql.
 
@@ -40,7 +40,7 @@ sub run_example
 	return $err;
 }
 
-# A lock that an example keeps by hold_at_least must not delay later examples.
+# Locks kept by hold_at_least must not delay later examples.
 sub free_locks
 {
 	foreach my $node (@nodes)
@@ -56,7 +56,7 @@ LUA
 
 # ---- all examples ----
 
-# The schema stands in for pg_cron; t/guest_cron.t runs such a job with pg_cron.
+# The schema stands in for pg_cron; t/guest_cron.t runs a job with pg_cron.
 $host{a}->safe_psql('postgres', 'CREATE DATABASE mydb');
 $host{a}->safe_psql('mydb', <<'SQL');
 CREATE SCHEMA cron;
@@ -93,7 +93,7 @@ my %context = (
 	postmaster => qr/^restart$/);
 my %ms = (ms => 1, s => 1000, min => 60 * 1000, d => 24 * 60 * 60 * 1000);
 
-# In the unit of the setting.
+# Returns the value in the unit of the setting.
 sub plain_value
 {
 	my ($text, $unit) = @_;
@@ -143,7 +143,7 @@ sub has_led
 	return $host{$name}->safe_psql('postgres', 'SELECT count(*) > 0 FROM leadership') eq 't';
 }
 
-# The tokens of both hosts' rounds, by time.  Both use the clock of this machine.
+# Returns the tokens of both hosts' rounds, by time.  The hosts share the clock of this machine.
 sub tokens
 {
 	my %round;
@@ -174,7 +174,7 @@ sub in_order
 	return;
 }
 
-# both by the script as it is
+# both hosts run the script unchanged
 my %candidate = map { $_ => session($host{$_}) } qw(a b);
 $candidate{$_}->send($script) foreach qw(a b);
 foreach my $name (qw(a b))
@@ -184,7 +184,7 @@ foreach my $name (qw(a b))
 }
 in_order('no round of one is within the term of the other');
 
-# one ends
+# the leader's session ends
 $candidate{a}->send($long_script);
 wait_until(sub { has_led('a') }, 'host a leads');
 $candidate{b}->send($long_script);
@@ -200,7 +200,7 @@ wait_until(sub { has_led('b') }, 'host b leads when the session of the leader wa
 $candidate{a}->quit;
 in_order('and no round of one is within the term of the other');
 
-# one crashes
+# the leader's server crashes
 my $successor = session($host{a});
 $successor->send($long_script);
 $host{b}->stop('immediate');

@@ -1,7 +1,7 @@
-# A session that can't have an alarm takes no lock, and works as before.
+# A session without a signal for its alarm takes no lock, and works as before.
 #
-# Protects from: a signal taken from its owner; a lease whose loss the session would not hear of;
-# memory left behind by each try.
+# Protects from: a signal taken from its owner; a lease lost without an alarm; memory left behind by
+# each try.
 
 use strict;
 use warnings;

@@ -1,12 +1,12 @@
-# Logical replication brings the rows of redlock_fences, as a publication FOR ALL TABLES includes
-# the table.
+# Logical replication brings rows of redlock_fences: a publication FOR ALL TABLES includes the
+# table.
 #
 # Protects from: a subscription stopping at a row of both sides; a token going back on the
 # subscriber, by a late row, an old initial copy or a DELETE; a stale holder passing on the
-# subscriber after a newer holder's work came there; a fence failing where
-# session_replication_role is replica; a dump losing or doubling the triggers against all this;
-# rows circling for ever between two servers replicating to each other; a subscription stopping at
-# the grant of a role that the subscriber lacks.
+# subscriber after a newer holder's work came there; a fence failing where session_replication_role
+# is replica; a dump losing or doubling the triggers; rows circling for ever between two servers
+# that replicate to each other; a subscription stopping at a grant to a role that the subscriber
+# lacks.
 
 use strict;
 use warnings;
@@ -43,7 +43,7 @@ sub token
 	return $host->safe_psql('postgres', "SELECT token FROM redlock_fences WHERE resource = '$name'");
 }
 
-# Whatever the publisher committed is there, or the subscription is stuck.
+# Waits until the subscriber has a new row of the publisher, and so all earlier rows.
 my $row = 0;
 
 sub catches_up
@@ -58,7 +58,7 @@ sub catches_up
 	return;
 }
 
-# Runs that both servers record; the subscriber has all of them.
+# Both servers record a run; then the subscriber has the runs of both servers.
 sub record
 {
 	my ($what, $count) = @_;
@@ -109,7 +109,7 @@ catches_up('initial copy');
 keeps_grants('initial copy');
 record('initial copy', 2);
 
-# ---- rows that both have ----
+# ---- rows of both servers ----
 
 my $here = pass($subscriber, 'first');
 my $there = pass($publisher, 'first');
@@ -122,7 +122,7 @@ is( $subscriber->safe_psql('postgres', 'SELECT passed_at FROM redlock_fences ORD
 	$publisher->safe_psql('postgres', 'SELECT passed_at FROM redlock_fences ORDER BY passed_at DESC LIMIT 1'),
 	'with its time');
 
-# ---- rows that come late ----
+# ---- late rows ----
 
 foreach my $name ('late', 'first')
 {
@@ -141,7 +141,7 @@ $publisher->safe_psql('postgres', "SELECT redlock_grant('only_there', 'more'), r
 catches_up('grants of a role that is not here');
 keeps_grants('a grant and a revoke');
 
-# ---- what is changed by hand on the publisher ----
+# ---- manual changes on the publisher ----
 
 $here = token($subscriber, 'first');
 $publisher->safe_psql('postgres', "UPDATE redlock_fences SET token = 0 WHERE resource = 'first'");
@@ -154,9 +154,9 @@ $there = pass($publisher, 'first');
 catches_up('and made anew');
 is(token($subscriber, 'first'), $there, 'is merged');
 
-# ---- what it is good for ----
+# ---- stale holders on the subscriber ----
 
-# The lock stays with the subscriber's session; the newer holder is made by hand.
+# The subscriber's session keeps the lock; the test writes the row of a newer holder.
 my $session = session($subscriber);
 $session->query("SELECT redlock_acquire('stale', scope => 'session')");
 $session->query("SELECT redlock_fence('stale')");
@@ -173,7 +173,7 @@ $session->query("SELECT redlock_acquire('shared', scope => 'session')");
 is($session->run("SELECT redlock_fence('shared')")->{state},
 	'40001', 'a stale exclusive holder on the subscriber is refused');
 
-# The subscription waits, as for any row that both sides write, and is not stopped.
+# The subscription waits, as for any row that both sides write, and does not stop.
 $session->query("SELECT redlock_acquire('busy', scope => 'session')");
 $session->query("BEGIN; SELECT redlock_fence('busy')");
 $publisher->safe_psql('postgres',
@@ -185,7 +185,7 @@ $session->query('COMMIT');
 catches_up('when that is over');
 is(token($subscriber, 'busy'), '9000000000000000', 'with the newer token');
 
-# ---- the fence itself, where the trigger fires ----
+# ---- a fence where the trigger fires ----
 
 $session->query("SET session_replication_role = replica; SELECT redlock_acquire('replica', scope => 'session')");
 foreach my $what ('a new row', 'its own row')
@@ -216,12 +216,12 @@ is($subscriber->safe_psql('restored', 'SELECT count(*) FROM redlock_fences'), '0
 
 # ---- in both directions ----
 
-# Each server sends on the other's rows, as version 15 has no way to forbid this.
+# Each server forwards the other server's rows: version 15 has no way to forbid this.
 $subscriber->safe_psql('postgres', 'CREATE PUBLICATION fences FOR TABLE redlock_fences, redlock_shared_fences, redlock_runs');
 $publisher->safe_psql('postgres',
 	"CREATE SUBSCRIPTION fences CONNECTION '" . $subscriber->connstr . " dbname=postgres' PUBLICATION fences");
 
-# Whatever was on its way has been once around.
+# Waits until a row has gone around, and so all earlier rows.
 my $round = 0;
 
 sub go_round
@@ -257,7 +257,7 @@ foreach (1 .. 2)
 	pass($_, 'in turn') foreach $publisher, $subscriber;
 	pass($publisher, 'of one');
 	pass($subscriber, 'of the other');
-	# older ones come back when newer ones are there
+	# older rows come back when newer rows are there
 	$session->query("DO \$\$ BEGIN FOR i IN 1 .. 50 LOOP PERFORM redlock_fence('same token'); COMMIT; END LOOP; END \$\$");
 }
 go_round() foreach 1 .. 2;
@@ -281,7 +281,7 @@ foreach (1 .. 2)
 		pass($host, 'shared', 'by readers', 'and a writer');
 		pass($host, 'and a writer');
 	}
-	# older ones come back when newer ones are there
+	# older rows come back when newer rows are there
 	$session->query(
 		"DO \$\$ BEGIN FOR i IN 1 .. 50 LOOP PERFORM redlock_acquire('by readers', scope => 'session', mode => 'shared');"
 		  . " PERFORM redlock_fence('by readers'); COMMIT; PERFORM redlock_release('by readers'); END LOOP; END \$\$");

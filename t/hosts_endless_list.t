@@ -1,10 +1,10 @@
-# A node whose list of hosts has no end.
+# A node with an endless list of hosts.
 #
-# Protects from: a view never answering, since the node always has another page; a broker whose
-# memory grows with each page; a remedy for another fault than the one that keeps the list away.
+# Protects from: a view never answering, since the node always has another page; a broker's memory
+# growing with each page; a remedy for a fault other than the cause of a missing list.
 #
-# The longest list that is allowed, of hosts with different settings, needs more than half of this
-# test's memory limit.
+# The longest allowed list, of hosts with different settings, needs more than half of this test's
+# memory limit.
 
 use strict;
 use warnings;
@@ -27,7 +27,7 @@ sub peak_mb { return slurp_file("/proc/$broker/status") =~ /^VmHWM:\s+(\d+) kB/m
 
 sub grown_mb { return peak_mb() - $before_mb; }
 
-# What a rule has for these bytes; a "#" becomes 15 digits.
+# Returns a rule's text for these bytes; a "#" becomes 15 digits.
 sub text
 {
 	my ($bytes) = @_;
@@ -36,8 +36,8 @@ sub text
 	return "\$$length\\r\\n" . ($bytes =~ s/\0/\\0/gr) . '\r\n';
 }
 
-# A page of hosts with these ids, each with the longest settings; the next page begins after a later
-# id.
+# Returns a page of hosts with these ids, each with the longest settings.  The next page begins
+# after a later id.
 sub page
 {
 	my (@ids) = @_;

@@ -1,5 +1,5 @@
-# Ends of idle leases, beside those in t/idle_keep.t: of shared leases, at the server's stop, and
-# how far tokens run ahead of time.
+# More ends of idle leases than in t/idle_keep.t: of shared leases, and at the server's stop.
+# Tokens run little ahead of time.
 #
 # Protects from: a lease becoming idle after the stop of all idle leases, delaying the server's
 # stop or staying at the nodes; an idle shared lock not released to a writer of another host; a
@@ -20,7 +20,7 @@ my $conf = "redlock.ttl = '60s'\nsynchronous_commit = local\nsynchronous_standby
 my ($host, $other) = map { redlock_cluster($_, nodes => \@nodes, conf => $conf) } qw(a b);
 my ($s, $b) = map { session($_) } $host, $other;
 
-# Acquires the lock, and gives it back.
+# Acquires and releases the lock.
 sub pair
 {
 	my ($name, $mode, $keep_idle) = @_;
@@ -38,7 +38,7 @@ sub is_idle
 	return;
 }
 
-# ---- wanted alone, by another host ----
+# ---- a writer of another host waits ----
 
 pair('wanted', 'shared', '10 min');
 is_idle('wanted', 'shared', 'a shared lock becomes idle');
@@ -46,13 +46,13 @@ like($b->run("SELECT redlock_acquire('wanted', scope => 'session', wait => '20 s
 	'another host that waits for it gets it alone');
 $b->query("SELECT redlock_release('wanted')");
 
-# ---- a shorter idle time than the one before ----
+# ---- a shorter idle time than before ----
 
 foreach my $mode (qw(shared exclusive))
 {
 	pair("short $mode", $mode, '10 min');
 	is_idle("short $mode", $mode, "$mode: a lease becomes idle");
-	pair("after $mode", $mode, '10 min');    # the broker has seen the one before by then
+	pair("after $mode", $mode, '10 min');    # by its end the broker has seen the first pair
 	pair("short $mode", $mode, '200 ms');
 	wait_until(sub { key_count("redlock:short $mode", @nodes) == 0 },
 		"$mode: it is given up when the time of its last holder is over, and not at the next renewal, after 20 s", 15);
@@ -84,10 +84,10 @@ LUA
 cmp_ok($most_us, '<', 100000, 'many turns do not carry the counter away from the clock');
 note "it was ahead by $most_us us at most";
 
-# ---- sessions that release after the end of all idle leases, as the server stops ----
+# ---- sessions release after the end of all idle leases, as the server stops ----
 
-# The stop ends their wait, and they go on with the commit.  The test stops them until the broker
-# has ended all idle leases.
+# The server's stop ends the wait of the sessions, and the sessions go on with the commit.  The test
+# stops the sessions until the broker has ended all idle leases.
 my %last = map { $_ => session($host) } qw(exclusive shared);
 $s->query('SELECT redlock_release_idle()');
 pair('first', 'exclusive', '10 min');

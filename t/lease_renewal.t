@@ -1,5 +1,5 @@
-# A lease is renewed while its holder lives.  When renewals fail, the holder learns it, and its
-# transaction does not commit.
+# The broker renews a lease while the holder lives.  When renewals fail, the holder learns of the
+# loss, and its transaction does not commit.
 #
 # Protects from: two holders after the first ttl; a holder going on without its lock; a log full
 # of repetitions.
@@ -56,7 +56,7 @@ my $many = 300;
 $session_a->query('SET redlock.max_locks_per_session = 1000000');
 $session_a->query("SELECT count(redlock_acquire('many ' || n, scope => 'session', ttl => '9 s')) "
 	  . "FROM generate_series(1, $many) n");
-# The broker is stopped until all of them are due, whenever each was granted.
+# The test stops the broker until all leases are due, whenever granted.
 my $broker = broker_pid($host_a);
 kill 'STOP', $broker;
 my $renewed = $session_a->query('SELECT renewed FROM redlock_stats');
@@ -107,7 +107,7 @@ foreach my $name (sort keys %loser)
 $loser{$_}{session}->send($loser{$_}{busy}) foreach grep { $loser{$_}{busy} } sort keys %loser;
 $_->kill9 for @nodes[ 0 .. 2 ];
 
-# those that are left alone
+# sessions without a signal at the loss
 foreach my $name ('cancel, idle', 'error, busy', 'error, idle')
 {
 	$host_a->poll_query_until('postgres',
@@ -140,7 +140,7 @@ ok( $host_a->poll_query_until('postgres',
 		'SELECT count(*) = 0 FROM pg_stat_activity WHERE pid = ' . $loser{'terminate, idle'}{session}->pid),
 	'terminate, idle: the session ends');
 
-# error: the running statement goes on, for longer than the others'
+# error: the running statement goes on, longer than the statements of other sessions
 $s = $loser{'error, busy'}{session};
 ok(!$s->done, 'error: the running statement goes on');
 $session_a->query('SELECT pg_advisory_unlock(1)');
@@ -158,7 +158,7 @@ $s->query('ROLLBACK');
 is($s->run('SELECT 1')->{out}, '1', 'a session without the lock can work');
 is($s->query("SELECT redlock_release('s, error, idle')"), 'f', 'it releases nothing');
 
-# An error by the loss of one lock makes the session release the other, which then cannot be lost.
+# The error by the first loss makes a session release its second lock, so the second is not lost.
 $lost = $host_a->safe_psql('postgres', 'SELECT lost FROM redlock_stats') - $lost;
 cmp_ok($lost, '>=', 9, 'the losses are counted');
 cmp_ok($lost, '<=', 12, 'each once');
@@ -178,8 +178,8 @@ foreach my $name (sort keys %loser)
 $session_b->query('COMMIT');
 is($host_a->safe_psql('postgres', 'SELECT count(*) FROM work'), '0', 'nothing was committed');
 
-# A majority has another's key.  The algorithm never does this, but a stranger may.  The next
-# renewal, a third of the ttl later, loses the lock, and the strange keys stay.
+# A stranger writes its own keys at a majority.  The next renewal, a third of the ttl later, loses
+# the lock, and the strange keys stay.
 $s = session($host_a);
 $s->query("SELECT redlock_acquire('t', scope => 'session', ttl => '9 s')");
 wait_until(sub { key_count('redlock:t', @nodes) == 5 }, 'the key is on all nodes');
@@ -205,8 +205,8 @@ is($nodes[$_]->cli('GET', 'redlock:t'), 'somebody else', "the strange one is not
 $_->cli('DEL', 'redlock:t') for @nodes;
 $s->quit;
 
-# The reason is told wherever the cancellation strikes: in a wait for a table lock
-# while the statement is analyzed or executed, in EXPLAIN, in a utility statement.
+# Wherever the cancellation strikes, the message tells the reason: in a wait for a table lock while
+# the statement is analyzed or executed, in EXPLAIN, in a utility statement.
 $session_a->query('BEGIN; LOCK TABLE work');
 my @statements = ('SELECT * FROM work', 'LOCK TABLE work', 'TRUNCATE work', 'COPY work TO STDOUT',
 	'EXPLAIN (ANALYZE) SELECT pg_sleep(120)', 'DO $$ BEGIN PERFORM pg_sleep(120); END $$',
@@ -227,7 +227,7 @@ foreach my $i (0 .. $#statements)
 }
 $session_a->query('ROLLBACK');
 
-# ... and other cancellations keep theirs
+# other cancellations keep their own reasons
 $s = session($host_a);
 $s->query("SELECT redlock_acquire('most', scope => 'session', hold_at_most => '500 ms')");
 wait_until(sub { $session_a->query("SELECT state FROM redlock_locks WHERE resource = 'most'") eq 'lost' },
@@ -244,9 +244,9 @@ my $address = $nodes[0]->address;
 like($log, qr/lease on redlock "[st], [^"]+" of process \d+ was lost/, 'the log names locks that were lost');
 like($log, qr/\Q$address\E/, 'and the nodes');
 
-# ---- many in trouble don't fill the log ----
+# ---- many lost leases do not fill the log ----
 
-# Each is named, or counted: the numbers add up to what the view says.
+# Returns the number of leases that the log names or counts.  The view has the same number.
 sub logged
 {
 	my ($what, $number) = @_;
@@ -290,7 +290,7 @@ $_->resume foreach @nodes[ 0 .. 2 ];
 $session_c->quit;
 $host_c->stop;
 
-# ---- many in trouble: the log ----
+# ---- many lost leases: the log ----
 
 wait_until(
 	sub {

@@ -1,10 +1,10 @@
 # A host stays behind while all nodes are replaced, see docs/how-to/replace-nodes.md.  A host with
 # a wrong list gets the right list while it holds locks.
 #
-# Protects from: two holders of one lock, one on a host with only the new nodes and one on a host
-# with only the old nodes, also after a restart; a host shown as settled with only the old list,
-# or without the new nodes; a change ignoring a slow host, or never going on; locks of former
-# nodes granted again by the present nodes.
+# Protects from: two holders of a lock, on a host with only the new nodes and on a host with only
+# the old nodes, also after a restart; a host shown as settled with only the old list, or without
+# the new nodes; a change ignoring a slow host, or never going on; locks of former nodes granted
+# again by the present nodes.
 
 use strict;
 use warnings;
@@ -37,7 +37,7 @@ sub both_in_force
 	return;
 }
 
-# May b get a lock that a has?
+# Checks that host b does not get a lock of host a.
 sub excludes
 {
 	my ($what) = @_;
@@ -59,7 +59,7 @@ wait_until(sub { is_so('a', $is_settled) }, 'a is settled, b has got nothing');
 
 is($host{a}->safe_psql('postgres', "SELECT settled FROM redlock_hosts WHERE name = 'b'"), 'f', 'as a tells');
 
-# nor when the host cannot send to most of the new nodes, and so does not know their hosts
+# cut off from most of the new nodes, host a does not know their hosts, and stays
 my $id = host_id($host{a});
 $_->pause foreach @new[ 0, 1 ];
 wait_nodes_ready($host{a}, 4);
@@ -79,14 +79,14 @@ excludes('left behind');
 ok(!is_so('a', $is_new), 'a has not left the old nodes');
 is($host{a}->safe_psql('postgres', 'SELECT unsettled FROM redlock_stats'), '', 'the change is not done, as is told');
 
-# the next broker knows as much
+# the next broker stays, too
 my $broker = broker_pid($host{a});
 kill 'TERM', $broker;
 wait_until(sub { my $next = broker_pid($host{a}); $next ne '' && $next ne $broker }, 'the next broker');
 wait_until(sub { psql_result($host{a}, "SELECT redlock_try('other')")->{out} eq 't' }, 'acquires');
 excludes('the next broker');
 
-# the server does so after a restart, too; only its user may read the file
+# the server stays after a restart, too
 foreach my $mode ('fast', 'immediate')
 {
 	$host{a}->stop($mode);
@@ -96,7 +96,8 @@ foreach my $mode ('fast', 'immediate')
 	ok(!is_so('a', $is_new), 'a has not left the old nodes');
 }
 
-# a damaged file is not used, and the log has a hint
+# Only the server's user may read the file.  The server does not use a damaged file, and logs a
+# hint.
 my $file = $host{a}->data_dir . '/pg_stat_tmp/redlock_pg.lists';
 is((stat $file)[2] & 0777, 0600, 'the mode of the file with the lists');
 $host{a}->stop;
@@ -112,7 +113,7 @@ give('a', \@old, \@new);
 wait_until(sub { is_so('a', $is_settled) }, 'a has both lists again');
 give('a', \@new, []);
 
-# nor do other lists, or no list, take the place of the two
+# neither other lists nor an empty list replace the joint lists
 my @other = ([ [ @new[ 0, 1 ] ], [] ], [ [], [] ], [ [], \@new ], [ \@old, ['redis://127.0.0.1:1'] ],
 	[ \@new, \@old ], [ \@new, ['redis://127.0.0.1:1'] ], [ ['redis://127.0.0.1:1'], \@old ]);
 foreach my $other (@other)
@@ -139,7 +140,7 @@ give('b', \@new, []);
 wait_until(sub { is_so('b', $is_new) }, 'so does b');
 excludes('the new list');
 
-# ---- a wrong list that is set right at once ----
+# ---- a wrong list is set right at once ----
 
 my @wrong = (@old[ 0, 1 ], $new[0]);
 my $kept = session($host{b});
