@@ -1,13 +1,13 @@
-# redlock-exec ends its command before another session can get the lock, whatever stops or dies:
-# the keeper, the front, the broker, the server, the nodes, the connection.
+# redlock-exec ends its command before another session can get the lock, whatever stops or dies: the
+# keeper, the front, the broker, the server, the nodes, the connection.
 #
-# Protects from: a command that runs on without the lock, since the process that should end it is
-# stopped, waits for an answer, or is dead; a lock released before the command has ended; TERM
-# without KILL, or KILL without TERM while the lease is valid; a command of an inner redlock-exec that
-# outlives the outer lock; a wrong exit code; a session, a keeper or a command left behind.
+# Protects from: a command running on without the lock, since the process in charge is stopped,
+# waits for an answer, or is dead; a lock released before the command has ended; TERM without KILL,
+# or KILL without TERM while the lease is valid; a command of an inner redlock-exec outliving the
+# outer lock; a wrong exit code; a session, a keeper or a command left behind.
 #
-# Another host waits for the lock with a command of its own, which notes when it begins. The
-# command of the first host notes when it was last alive.
+# Another host waits for the lock, and notes the begin of its command.  The command of the first
+# host notes when it was last alive.
 #
 # Takes over a minute.
 
@@ -30,7 +30,8 @@ my $host_a = redlock_cluster('a', nodes => \@nodes, conf => $conf);
 my $host_b = redlock_cluster('b', nodes => \@nodes, conf => $conf);
 my $number = 0;
 
-# Starts a run on A, whose command ignores TERM unless told, and a run on B that waits.
+# Starts a run on A, and a waiting run on B.  The command of A survives TERM, unless `catch` names
+# another signal.
 sub start_runs
 {
 	my (%options) = @_;
@@ -54,7 +55,7 @@ sub is_dead
 	return !-e "/proc/$pid" || slurp_file("/proc/$pid/stat") =~ /\) Z /;
 }
 
-# B gets the lock, and not before the command of A has ended.
+# Checks that B gets the lock, and only after the end of A's command.
 sub in_turn
 {
 	my ($what, %runs) = @_;
@@ -127,7 +128,7 @@ is($runs{a}->code, 'signal 9', '... and its front was killed');
 kill 'KILL', $runs{a}->pid, $runs{keeper};
 in_turn('both dead', %runs);
 
-# Members of the group that are not the command.
+# The group of the command has another member.
 %runs = (name => 'group', a => exec_start($host_a, ['group'],
 		[ 'sh', '-c', '"$@" & wait; wait', 'sh', @{ beats('a_group', 'TERM') } ]));
 wait_until(sub { beat_log('a_group') =~ /^start/m }, 'a child of the command runs');
@@ -150,9 +151,10 @@ wait_until(sub { is_dead($runs{command}) }, 'the child of the inner command ends
 unlike(beat_log('a_inner'), qr/^TERM$/m, 'without a grace');
 ok($host_a->poll_query_until('postgres', "SELECT count(*) = 0 FROM redlock_locks WHERE resource = 'inner'"), 'and the inner lock is free');
 
-# ---- the end has begun ----
+# ---- events after TERM ----
 
-# The commands end by an outage of the nodes, after which the leases are still valid.
+# An outage of the nodes makes redlock-exec end the commands.  The leases are still valid
+# afterwards.
 %runs = map { $_ => exec_start($host_a, [ '--ttl=30s', '--kill-after=10s', $_ ], beats("a_$_", 'TERM')) } qw(hasty slow);
 foreach my $name (qw(hasty slow))
 {
@@ -194,7 +196,7 @@ is_lost('a stopped command', qr/did not confirm the lease in time/, "TERM\n", %r
 
 # ---- the server ----
 
-# Its locks are kept by nobody.
+# A stopped server renews no lease.
 %runs = start_runs(arguments => ['--kill-after=0']);
 my $postmaster = (split /\n/, slurp_file($host_a->data_dir . '/postmaster.pid'))[0];
 my @processes = ($postmaster, split ' ', slurp_file("/proc/$postmaster/task/$postmaster/children"));
@@ -225,7 +227,7 @@ wait_until(sub { beat_log("b_$runs{name}") =~ /^start/m }, 'B gets the lock');
 stop_beats("b_$runs{name}", 0);
 is($runs{b}->code, 0, 'B ends well');
 
-# The command ends by itself, before the keeper has read the server's last words.
+# The command ends by itself, before the keeper has read the server's last message.
 %runs = start_runs(arguments => [ '--ttl=60s', '--kill-after=1s' ]);
 kill 'STOP', $runs{keeper};
 $host_a->safe_psql('postgres', "SELECT pg_terminate_backend(pid) FROM redlock_locks WHERE resource = '$runs{name}'");
@@ -237,7 +239,7 @@ is($runs{a}->code, 123, 'a session terminated before the end of the command: los
 stop_beats("b_$runs{name}", 0);
 is($runs{b}->code, 0, 'B ends well');
 
-# Somebody writes to the nodes.
+# A stranger overwrites the keys at the nodes.
 %runs = start_runs();
 $_->cli('SET', "redlock:$runs{name}", 'somebody else', 'PX', 3000) foreach @nodes;
 is_lost('a lease that is lost early', qr/the lease was lost/, '', %runs);
@@ -297,7 +299,7 @@ wait_until(sub { beat_log("b_$runs{name}") =~ /^start/m }, 'B gets the lock');
 stop_beats("b_$runs{name}", 0);
 is($runs{b}->code, 0, 'B ends well');
 
-# Killed: its locks stay until their ttl is over.
+# The locks of a killed session stay until their ttl is over.
 %runs = start_runs();
 kill 'KILL', $host_a->safe_psql('postgres', "SELECT pid FROM redlock_locks WHERE resource = '$runs{name}'");
 is_lost('killed session', qr/the connection broke/, "TERM\n", %runs);

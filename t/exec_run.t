@@ -1,15 +1,14 @@
 # redlock-exec runs a command under a lock: exit codes, environment, descriptors, signals, options.
 #
-# Protects from: a code of the command that is taken for a code of redlock-exec, or is lost; a run
-# without an end, because the caller ignores SIGCHLD; a standard descriptor that the caller has
-# closed, taken by the connection; two runs at a time; a token missing or of another lock; a command
-# inheriting the connection, blocked signals or a closed standard input; a signal that ends
-# redlock-exec and not the command; a lock released while processes of the group still run, or kept
-# afterwards; a role's statement_timeout ending the wait; a server that gives up the connection, and
-# so releases the lock, while the lease lasts; a reader that is ended although the lease is renewed,
-# since the lease has another ttl than the reader asked for; processes that are not seen in the /proc
-# of another pid namespace; an extension that is not found in its schema; another lock in a database of
-# another encoding.
+# Protects from: a code of the command taken for a code of redlock-exec, or lost; an endless run,
+# because the caller ignores SIGCHLD; a standard descriptor closed by the caller, and taken by the
+# connection; two runs at a time; a token missing or of another lock; a command inheriting the
+# connection, blocked signals or a closed standard input; a signal ending redlock-exec and not the
+# command; a lock released while processes of the group still run, or kept afterwards; a role's
+# statement_timeout ending the wait; a server giving up the connection, and so releasing the lock,
+# while the lease lasts; a reader ended in spite of renewals, since the ttl of the lease differs
+# from the reader's ttl; processes hidden from the /proc of another pid namespace; an extension not
+# found in its schema; another lock in a database of another encoding.
 
 use strict;
 use warnings;
@@ -90,7 +89,7 @@ $run = exec_start($host, [ '-q', '-E', '0', '--wait=10ms', 'busy' ], [ 'echo', '
 is($run->code, 0, 'skipped, with a code of our own, after a wait');
 is($run->err . $run->out, '', 'quiet, and the command did not run');
 
-# a role's limits are for its queries
+# a role's limits are for the role's queries
 $host->safe_psql('postgres', "ALTER ROLE CURRENT_USER SET statement_timeout = '100ms'");
 $run = exec_start($host, [ '--wait=forever', 'busy' ], [ 'echo', 'ran' ]);
 $host->safe_psql('postgres', 'ALTER ROLE CURRENT_USER RESET statement_timeout');
@@ -111,14 +110,14 @@ is($run->code, 'signal 15', 'TERM ends it');
 ok($host->poll_query_until('postgres', "SELECT count(*) = 0 FROM redlock_locks WHERE state = 'queued'"),
 	'and the server notices');
 
-# ... also of process 1, which ignores signals without a handler
+# a signal also ends a wait of process 1, which ignores signals without a handler
 SKIP:
 {
 	my @own_pids = qw(unshare --map-current-user --pid --fork);
 	my @as_first = (@own_pids, '--mount-proc');
 
 	skip 'no namespaces for users', 5 if system("@own_pids true >/dev/null 2>&1") != 0;
-	# the group would seem to have ended when its leader has
+	# otherwise the group would seem to end with its leader
 	$run = exec_start($host, ['job'], ['true'], within => \@own_pids);
 	is($run->code, 125, '/proc is of another pid namespace');
 	like($run->err, qr/does not show.*^HINT:.*--mount-proc/ms, 'with the reason and the way out');
@@ -157,7 +156,7 @@ is(output_of(['job'], \@signals), "$bare\n", 'the same signals are blocked and i
 is( output_of(['job'], [ 'sh', '-c', 'ps -o pgid= -p $$ | tr -d " "; echo $$' ]) =~ s/^(\d+)\n\1\n$/leads/r,
 	'leads', 'a process group of its own');
 
-# the caller may have closed a standard descriptor: then another must not take its number
+# the number of a standard descriptor that the caller has closed must stay free
 foreach my $closed (0 .. 2)
 {
 	my $run = exec_start($host, ['job'], beats("closed$closed"), closed => $closed);
@@ -260,7 +259,7 @@ $run = exec_start($host, [ '-d', $host->connstr('template1'), 'job' ], ['true'])
 is($run->code, 125, 'a database without the extension');
 like($run->err, qr/database "template1" lacks the extension redlock_pg\nHINT:/, 'with the reason and the way out');
 
-# The server gives up no silent client before the ttl is over.
+# The server keeps a silent client until the ttl is over.
 $other->query(<<'SQL');
 CREATE TABLE limits (name text, setting text);
 ALTER FUNCTION redlock_check(text) RENAME TO watched_check;
@@ -272,7 +271,7 @@ BEGIN
 END $$
 SQL
 
-# The limits at all checks, of which the first comes before the command begins.
+# Returns the limits at all checks.  The first check comes before the command begins.
 sub limits_of
 {
 	my ($settings, @arguments) = @_;

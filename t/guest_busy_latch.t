@@ -1,4 +1,4 @@
-# A broker that is woken all the time still reads its sockets.
+# A broker woken without a pause still reads its sockets.
 #
 # Protects from: unread sockets while backends wake the broker without a pause, since PostgreSQL
 # 15 polls no socket when the latch is set: nodes count as unreachable although they answer, free

@@ -44,7 +44,7 @@ SQL
 	return $host;
 }
 
-# one host's pg_cron uses connections, the other's background workers
+# pg_cron uses connections on host a, and background workers on host b
 my $host_a = cron_host('a', '');
 $host_a->append_conf('postgresql.conf', "cron.host = '" . $host_a->host . "'");
 $host_a->restart;
@@ -70,7 +70,7 @@ $$;
 SQL
 	foreach my $job (1 .. JOBS)
 	{
-		# half of them commit
+		# half of the jobs commit
 		my $command = $job % 2
 		  ? "CALL job(''job $job'')"
 		  : "INSERT INTO ran SELECT ''job $job'', date_trunc(''minute'', now())";
@@ -110,7 +110,7 @@ sub full_ticks
 wait_until(sub { full_ticks() >= TICKS }, TICKS . ' ticks have come on both hosts', 200);
 my @ticks = full_ticks();
 
-# ---- each job ran once, wherever ----
+# ---- each job ran once, on either host ----
 
 my (%times, %by_host);
 foreach my $host (@hosts)
@@ -128,7 +128,7 @@ foreach my $tick (@ticks)
 }
 note 'jobs run: ' . join ', ', map { $_->name . ' ' . ($by_host{ $_->name } // 0) } @hosts;
 
-# ---- and either host would have run it ----
+# ---- both hosts were ready to run the jobs ----
 
 foreach my $host (@hosts)
 {

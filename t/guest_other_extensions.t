@@ -1,9 +1,9 @@
-# Work without locks runs beside other extensions as it does without redlock_pg, whether their
-# libraries are loaded earlier or later.
+# Work without locks runs beside other extensions as without redlock_pg, whether the other libraries
+# are loaded earlier or later.
 #
-# Protects from: a hook of ours disturbing another extension's hook, or not calling it; a hook of
-# theirs finding an unexpected state; work counted twice, or not at all.  All of it on each path
-# of a statement, errors too.
+# Protects from: a hook of redlock_pg disturbing another extension's hook, or not calling this hook;
+# a hook of another extension finding an unexpected state; work counted twice, or not at all.  All
+# faults on each path of a statement, errors too.
 #
 # GuestTest has the scripts, and t/guest_server.t tests the server alone.
 

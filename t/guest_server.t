@@ -1,12 +1,12 @@
 # Work without locks runs as in a bare server: the same results, the same messages to the client
 # and in the log, and no server process dies.
 #
-# Protects from: a hook, an error context or a timer of ours left behind, or disturbing, on any
-# path of a statement: errors after the executor's run (triggers, deferred constraints, commit),
+# Protects from: a hook, an error context or a timer of redlock_pg left behind, or disturbing, on
+# any path of a statement: errors after the executor's run (triggers, deferred constraints, commit),
 # utility statements, cursors, procedures with commits, prepared statements, two-phase commits,
-# parallel workers, autovacuum, replication; a symbol of ours with the name of another
-# extension's: PostgreSQL loads libraries with RTLD_GLOBAL, so both extensions would use the first
-# one.
+# parallel workers, autovacuum, replication; a symbol of redlock_pg with the name of another
+# extension's symbol: PostgreSQL loads libraries with RTLD_GLOBAL, so both extensions would use the
+# first symbol.
 #
 # GuestTest has the scripts, and t/guest_other_extensions.t tests other extensions.
 
@@ -151,7 +151,7 @@ foreach my $host ($bare, $ours)
 	is_quiet($standby);
 	$standby->stop;
 
-	# logical: the apply worker fires triggers, which tell and fail
+	# logical: the apply worker fires triggers with messages and errors
 	my $publisher = $host;
 	my $subscriber = guest_cluster("subscriber_of_$name", $host == $ours ? 'redlock_pg' : '', nodes => \@nodes);
 

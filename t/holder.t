@@ -1,9 +1,9 @@
-# Who holds a lock: redlock_holder, redlock_is_locked and redlock_inspect, asked on another host than
-# the holder's.
+# redlock_holder, redlock_is_locked and redlock_inspect tell the holder of a lock, on a host other
+# than the holder's.
 #
 # Protects from: an answer by a minority; a held lock shown as free, because nodes do not answer, or
-# have forgotten; a look that acquires, waits for a holder, or changes a key; a plain client's value
-# taken for a host's; a call without an end while nodes or the broker are stopped.
+# have forgotten; a look acquiring the lock, waiting for a holder, or changing a key; a plain
+# client's value taken for a host's; an endless call while nodes or the broker are stopped.
 
 use strict;
 use warnings;
@@ -148,7 +148,7 @@ $_->cli('HSET', 'redlock:hash', '01234567-89ab-cdef-0123-456789abcdef:17', 1) fo
 holder_is('hash', 'state, held_by', 'held|a Redisson lock of 01234567-89ab-cdef-0123-456789abcdef:17', 'a Redisson lock');
 is($on_b->query("SELECT count(*) FROM redlock_inspect('hash') WHERE value ~ '^a Redisson'"), 5, 'at each node');
 
-# ---- nodes that are gone ----
+# ---- nodes are gone ----
 
 $nodes[0]->cli('DEL', 'redlock:job');
 holder_is('job', 'state, nodes', 'held|4', 'a node lacks the key');
@@ -188,7 +188,7 @@ is($result->{state}, '55000', 'a stopped broker is an error');
 like($result->{message}, qr/^the redlock broker has not looked up the lock in time$/, 'which says so');
 is(locked('job'), 't', 'then it goes on');
 
-# more sessions than places; some are cancelled, and leave their places
+# more sessions than places; cancelled sessions leave their places
 kill 'STOP', $broker;
 my @many = map { session($host_b) } 1 .. 12;
 $_->send("SELECT redlock_is_locked('job')") foreach @many;

@@ -1,8 +1,8 @@
 # redlock_force_release: an administrator on one host releases a lock of another host.
 #
-# Protects from: a holder that goes on, and commits; a late renewal that creates the key again; a
-# next holder with a smaller token; waiters that are not woken; a release by a minority reported as
-# done; a call by a role without the right, or without a trace in the log.
+# Protects from: a holder going on, and committing; a late renewal creating the key again; a next
+# holder with a smaller token; waiters not woken; a release by a minority reported as done; a call
+# by a role without the right, or without a trace in the log.
 
 use strict;
 use warnings;
@@ -11,7 +11,7 @@ use PostgreSQL::Test::Utils;
 use RedlockTest;
 use Test::More;
 
-# renewals come after 20 s: what happens sooner comes from a message
+# renewals come after 20 s: any earlier effect comes from a message
 my @nodes = redis_nodes(5);
 my $conf  = "redlock.ttl = '60s'\nredlock.node_timeout = '2s'";
 my $host_a = redlock_cluster('a', nodes => \@nodes, conf => $conf);
@@ -32,7 +32,7 @@ sub states
 		"SELECT coalesce(string_agg(state, ' ' ORDER BY state), '') FROM redlock_locks WHERE resource = '$name' AND state <> 'releasing'");
 }
 
-# At how many nodes there is a further key of a lock.
+# Returns the number of nodes with a further key of the lock.
 sub further
 {
 	my ($name, $what) = @_;
@@ -135,7 +135,7 @@ is($result->{state}, '08006', 'two are too few');
 $nodes[$_]->resume foreach 2 .. 4;
 wait_nodes_ready($_, 5) foreach $host_a, $host_b;
 
-# keys of others beside the holder's
+# a stranger's key beside the holder's keys
 $on_a->query("SELECT redlock_acquire('beside', scope => 'session')");
 $nodes[0]->cli('SET', 'redlock:beside', 'a plain client');
 like(force('beside'), qr/^cluster="a"/, 'the holder at a quorum is named');
@@ -145,7 +145,7 @@ $on_a->query("SELECT redlock_release('beside')");
 is(force('beside'), 'a plain client', 'a key at one node, where no quorum shows a holder,');
 is(key_count('redlock:beside', @nodes), 0, '... is deleted');
 
-# a user that may not delete
+# the nodes' user may not delete
 $on_a->query("SELECT redlock_acquire('stays', scope => 'session')");
 $_->cli('ACL', 'SETUSER', 'default', '-del') foreach @nodes[ 0 .. 2 ];
 $result = $on_b->run("SELECT redlock_force_release('stays')");

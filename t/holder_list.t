@@ -1,8 +1,8 @@
 # redlock_holders: the locks of all hosts.
 #
 # Protects from: a lock of any host missing in the list; a lock of a minority shown as held; a list
-# that is cut, since many names come in many steps; two lists at a time; a role without the right
-# that makes the nodes walk all keys.
+# cut short, since many names come in many steps; two lists at a time; a role without the right
+# making the nodes walk all keys.
 
 use strict;
 use warnings;

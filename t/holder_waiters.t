@@ -1,9 +1,9 @@
-# Which hosts wait for a lock: redlock_waiters, asked on the holder's host and on waiting hosts.
+# redlock_waiters tells which hosts wait for a lock, on the holder's host and on waiting hosts.
 #
 # Protects from: a waiting host, a reader, or a session at the gate of the holder's host left out; a
-# session counted twice; a wait that begins anew when a session leaves the gate; rows kept back by a
+# session counted twice; a wait beginning anew when a session leaves the gate; rows kept back by a
 # stopped host, a dead node or a stranger on the channel; a row from a malformed answer; questions
-# that stop grants, or that a host answers without a limit.
+# stopping grants, or answered without a limit.
 
 use strict;
 use warnings;
@@ -53,7 +53,7 @@ sub waiter
 
 sub now { return $on{a}->query('SELECT clock_timestamp()'); }
 
-# Did the longest wait on this host begin before the given time?
+# Returns t if the longest wait on this host began before the given time.
 sub waits_since
 {
 	my ($on, $name, $time) = @_;
@@ -129,7 +129,7 @@ $_->query("SELECT redlock_release('pool')") foreach @on{qw(a b)};
 each_in_turn("SELECT redlock_release('pool')", @wanting);
 waiters_are('pool', '', 'permits without waiters');
 
-# ---- a host that is stopped; forged answers ----
+# ---- a stopped host; forged answers ----
 
 my $rows   = 'a:exclusive:1 b:exclusive:1 c:exclusive:2 c:shared:1';
 my $broker = broker_pid($host{c});
@@ -172,7 +172,7 @@ waiters_are('job', $rows, 'the host goes on');
 replace_broker($host{c});
 waiters_are('job', $rows, 'and its next broker answers');
 
-# ---- a node that is down ----
+# ---- nodes are down ----
 
 $heard->quit;
 

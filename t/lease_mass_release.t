@@ -1,4 +1,4 @@
-# Many locks are released at once, while others are held and asked for.
+# Sessions release many locks at once, while other sessions hold locks and ask for locks.
 #
 # Protects from: renewals and requests queuing behind thousands of releases, so that short leases
 # are lost and sessions miss a quorum; a lock whose release overtakes its next request, or comes
@@ -34,7 +34,7 @@ sub all_paid
 	return $host->safe_psql('postgres', "SELECT count(*) FROM redlock_locks WHERE resource LIKE 'many%'") == 0;
 }
 
-# Those of the many; all expire long after this test.
+# Returns the number of keys of the many locks at each node.  The keys expire long after this test.
 sub keys_left
 {
 	my $pattern = 'redlock:many*';
@@ -127,7 +127,7 @@ is(stats('refused'), $refused, 'no request found a key of its own host in its wa
 $_->quit foreach @next;
 wait_until(sub { all_paid() }, 'no node is owed anything');
 
-# ---- a node hangs meanwhile, and comes back ----
+# ---- a node hangs during the releases, and comes back ----
 
 take_many(\@many);
 $nodes[2]->pause;
