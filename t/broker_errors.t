@@ -27,7 +27,7 @@ my $host_a;
 my $host_b = redlock_cluster('b', nodes => \@nodes, conf => $conf);
 my $watch = session($host_a);
 
-# They take and wait for the same locks, and release many at once.
+# The sessions acquire and await the same locks, and release many locks at once.
 my $statements = <<'SQL';
 	PERFORM redlock_acquire('job', scope => 'session');
 	PERFORM redlock_release('job');

@@ -1,11 +1,11 @@
 # A lost lease, or an overtaken fence, stops every effect of a commit.
 #
 # Protects from: NOTIFY, writes to foreign tables, programs, and functions and triggers of other
-# extensions taking effect after the session lost its lock, or after a newer holder passed the fence;
-# a database or a replication slot that is gone although the commit failed; a remote transaction
+# extensions taking effect after the session lost its lock, or after a newer holder passed the
+# fence; a database or a replication slot gone although the commit failed; a remote transaction
 # committing before the guard looks; another host getting the lock before another extension has
-# committed elsewhere; a session unable to read, or to release its lost lock; a release of a run's own
-# lock inside of the run; a COPY that works only without a lock, or slows each later commit.
+# committed elsewhere; a session unable to read, or to release its lost lock; a release of a run's
+# own lock inside of the run; a COPY failing under a lock, or slowing each later commit.
 
 use strict;
 use warnings;
@@ -74,7 +74,7 @@ my %effects = (
 	'a dropped slot' => "SELECT pg_drop_replication_slot('s')",
 	'a message outside of transactions' => "SELECT pg_logical_emit_message(false, 'x', 'y')",
 	'a table' => "INSERT INTO near VALUES ('row')",
-	# as by an extension that executes the plan elsewhere
+	# another extension may execute the plan elsewhere
 	'a write of no row' => "DELETE FROM near",
 	'a COPY of no row' => "COPY near FROM '/dev/null'",
 );
@@ -129,7 +129,7 @@ $caller->query("SELECT redlock_release('changed')");
 is($caller->run('SELECT changes()')->{state}, '', 'which is allowed after the release');
 $caller->quit;
 
-# Effects that a rollback undoes are refused at the commit, all others at the statement.
+# If a rollback undoes an effect, the commit fails; otherwise the statement fails.
 lose($session, 'where');
 foreach my $what ('NOTIFY', 'pg_notify', 'pg_notify in an expression of PL/pgSQL', 'a table', 'a write of no row', 'a COPY of no row')
 {
@@ -180,8 +180,8 @@ foreach my $statement (
 is($session->run("SELECT redlock_release('outside')")->{out}, 'f', 'the session releases the lock');
 is($session->run($_)->{state}, '', "afterwards: $_") foreach 'DROP SUBSCRIPTION old', 'DROP DATABASE old', 'DROP TABLESPACE old';
 
-# The wrapper's callback was registered after ours; the lease is lost after the write.  Before, the
-# wrapper may have been named without a write.
+# The lease is lost after the write, and the wrapper registers its callback after redlock_pg.  A
+# statement before may name the wrapper without a write.
 my %before = (
 	'nothing' => 'SELECT 1',
 	'a DELETE whose remote part is pruned' =>
@@ -276,7 +276,7 @@ foreach my $release ("redlock_release('gone')", 'redlock_release_all()', "redloc
 	{
 		my $s = session($host);
 
-		# the first transaction of a session with an acquire counts as one with effects
+		# the first transaction of a session with an acquire counts as a transaction with effects
 		$s->query("SELECT redlock_try('any', scope => 'session'), redlock_release('any')");
 		$s->query("BEGIN; SELECT redlock_acquire('gone', scope => 'session', hold_at_most => '100 ms')");
 		$s->query($work);

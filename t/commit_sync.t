@@ -1,8 +1,8 @@
-# A lease that ends while a commit waits for a synchronous standby.
+# A lease ends while a commit waits for a synchronous standby.
 #
-# Protects from: the alarm of the loss ending the wait; the client then hears of a commit, and no
-# standby has the transaction.  An error after the commit: of the alarm, or of the end of a CALL or DO
-# that has committed.  Another session getting a detached lock before the commit is visible.
+# Protects from: the alarm of the loss ending the wait, so that the client hears of a commit, and no
+# standby has the transaction; an error after the commit, by the alarm, or at the end of a CALL or
+# DO that has committed; another session getting a detached lock before the commit is visible.
 
 use strict;
 use warnings;
@@ -37,7 +37,7 @@ sub waits_for_standby
 	return $host->safe_psql('postgres', "SELECT wait_event = 'SyncRep' FROM pg_stat_activity WHERE pid = $pid") eq 't';
 }
 
-# name, what comes before the commit, the commit, and whether another host forces the release
+# name, statements before the commit, the commit, and whether another host forces the release
 my @cases = (
 	[
 		'PREPARE',

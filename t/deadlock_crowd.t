@@ -1,5 +1,4 @@
-# Deadlocks across two hosts, while many sessions of both hosts hold locks, and wait for locks
-# that are in use.
+# Deadlocks across two hosts, while many sessions of both hosts hold locks, and wait for held locks.
 #
 # Protects from: a cycle not found, since probes of waits in no cycle use up the budget; a cycle
 # found late because many sessions wait.
@@ -42,7 +41,7 @@ foreach my $name (qw(a b))
 		],
 		'<', \undef, '>', '/dev/null', '2>', '/dev/null');
 }
-# So many wait on each host, and have begun to look for deadlocks.
+# Waits until this number of sessions wait on each host, and look for deadlocks.
 sub many_wait
 {
 	my ($count, $what) = @_;
@@ -61,7 +60,7 @@ sub many_wait
 }
 many_wait(CROWD, '');
 
-# Returns what became of the sessions.
+# Returns the states of the sessions' results.
 sub deadlock
 {
 	my ($what, @steps) = @_;
@@ -112,7 +111,7 @@ $_->safe_psql('postgres', "SELECT pg_terminate_backend(pid) FROM pg_stat_activit
 $_->finish foreach @crowds;
 $_->quit foreach @holders;
 
-# ---- many wait for sessions that wait themselves ----
+# ---- many sessions wait for waiting sessions ----
 
 my @queues = map { session($host{$_}) } qw(a b);
 $_->query('SELECT pg_advisory_lock(1)') foreach @queues;

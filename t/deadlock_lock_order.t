@@ -14,7 +14,7 @@ use Test::More;
 my $commits = $ENV{COMMITS} // 300;
 my $LOCKS   = 6;
 
-# Probes are sent for nearly each wait.
+# With the short deadlock_timeout nearly each wait sends probes.
 my @nodes = redis_nodes(3);
 my $conf  = "redlock.ttl = '60s'\ndeadlock_timeout = '5ms'\nmax_connections = 40";
 my @hosts = map { redlock_cluster($_, nodes => \@nodes, conf => $conf) } qw(a b c);

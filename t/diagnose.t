@@ -1,7 +1,7 @@
 # redlock_diagnose: each fault of an installation in words, provoked on real servers and nodes.
 #
-# Protects from: a fault without a finding, under another subject, or without what to do; a finding
-# without a fault; an error instead of rows where things are broken: no preload, no nodes, no
+# Protects from: a fault without a finding, under another subject, or without a remedy; a finding
+# without a fault; an error instead of rows in a broken installation: no preload, no nodes, no
 # broker, a stopped broker, no quorum, a standby, objects of another version; a password in a row.
 
 use strict;
@@ -164,7 +164,7 @@ foreach my $prefix ('other:', 'redlock:')
 		"a host with the prefix $prefix");
 }
 {
-	local $standby->{_name} = 'alpha';    # which the server gets as its cluster_name
+	local $standby->{_name} = 'alpha';    # becomes the server's cluster_name
 	$standby->stop;
 	$standby->start;
 }
@@ -179,7 +179,7 @@ finds($host, 'warning \| hosts \| Host "standby" has other settings than this ho
 set($standby, "redlock.on_disagreement = 'warn'");
 finds($host, 'error \| hosts \| Host "standby" has other settings than this host, and both could get one lock\. .* \| .*', 'with two hosts that take locks an error');
 $standby->stop;
-$host->restart;    # forgets what stopped it
+$host->restart;    # a restart ends the conflict on this host
 wait_nodes_ready($host, 3);
 
 # ---- the lists ----
@@ -335,7 +335,7 @@ finds($host, "error \\| broker \\| The broker has not answered within 2000 ms\\.
 kill 'CONT', $broker;
 $host->stop;
 
-# ---- a change of nodes that nobody ends ----
+# ---- a change of nodes without an end ----
 
 SKIP:
 {

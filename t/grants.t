@@ -102,7 +102,7 @@ $holder->query("SELECT redlock_acquire_all(ARRAY['own/1', 'own/2'], scope => 'se
 foreach my $call ("redlock_lock('own/1')", "redlock_lock_all(ARRAY['own/2', 'own/1'])", "redlock_run('own/1', 'SELECT 1', wait => '1 h')")
 {
 	$tenant->quit;
-	$tenant = session_as('tenant'); # which has not read the grants
+	$tenant = session_as('tenant'); # a session that has not read the grants
 	$tenant->send("CALL $call");
 	my $pid = $tenant->pid;
 	wait_until(
@@ -156,7 +156,7 @@ $admin->query('SET client_min_messages = error; DROP EXTENSION redlock_pg CASCAD
 is($tenant->run('EXECUTE try')->{state}, '42883', 'no function is left');
 $admin->query('CREATE EXTENSION redlock_pg');
 is_denied($tenant, $try, 'the grants are gone with the extension');
-# objects of the release before
+# objects of an older release
 $admin->query("DROP EXTENSION redlock_pg; CREATE EXTENSION redlock_pg VERSION '0.1.0'");
 my $result = $tenant->run($try);
 is("$result->{state} $result->{message}", '55000 redlock.restrict is on, and this database has no table redlock_grants', 'no table');
@@ -205,12 +205,12 @@ is($restored->query($try), 't', 'it has its names');
 is($restored->run("SELECT redlock_try('x')")->{state}, '42501', 'and no others');
 $restored->quit;
 
-# the same cluster: all grants that the dump has
+# in the same cluster: all grants of the dump
 $admin->query('CREATE DATABASE again');
 command_ok([ 'pg_restore', '--exit-on-error', '-d', $host->connstr('again'), $dump ], 'restored beside the original');
 is($host->safe_psql('again', 'SELECT role, pattern FROM redlock_grants ORDER BY 1, 2'), "missing|%\nmissing|a\\_b\ntenant|own/%", 'the same grants');
 
-# ---- what is found ----
+# ---- findings of redlock_diagnose ----
 
 is($admin->query("SELECT count(*), string_agg(finding, ' ' ORDER BY finding) FROM redlock_diagnose() WHERE subject = 'grants'"),
 	'2|Grants of dropped roles in redlock_grants: 2. Grants of renamed roles in redlock_grants, which pg_dump leaves out: 2.',
