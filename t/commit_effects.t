@@ -74,7 +74,7 @@ my %effects = (
 	'a dropped slot' => "SELECT pg_drop_replication_slot('s')",
 	'a message outside of transactions' => "SELECT pg_logical_emit_message(false, 'x', 'y')",
 	'a table' => "INSERT INTO near VALUES ('row')",
-	# another extension may execute the plan elsewhere
+	# a plan without a row counts, too: another extension may execute the plan elsewhere
 	'a write of no row' => "DELETE FROM near",
 	'a COPY of no row' => "COPY near FROM '/dev/null'",
 );

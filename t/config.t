@@ -245,7 +245,7 @@ $by_name->start;
 	my ($one, $other) = redis_nodes(2, unix => 1);
 
 	symlink $one->socket, $link or die "$link: $!";
-	# the other node's quarantine lasts so long: data was lost under its name
+	# the quarantine of the other node is this long: data was lost under the name
 	$host->append_conf('postgresql.conf', "redlock.max_ttl = '3s'");
 	set_nodes($host, $plain, $one);
 	wait_nodes_ready($host, 2);

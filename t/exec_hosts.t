@@ -30,8 +30,8 @@ foreach my $tick (1 .. 5)
 
 # ---- 100 runs ----
 
-# Takes a lock of the operating system, which ends with the process.  A victim sleeps until its
-# kill.
+# Takes a lock of the operating system; the lock ends with the process.  A victim sleeps until the
+# test kills its run.
 my $file = beat_path('alone');
 my $alone = <<'PERL';
 use strict;

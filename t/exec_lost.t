@@ -255,7 +255,7 @@ stop_beats("a_$runs{name}", 6);
 is($runs{a}->code, 6, 'cancelled checks: the command goes on');
 in_turn('cancelled checks', %runs);
 
-# The connection goes through a proxy, which stops, or closes both ends.
+# The connection goes through a proxy.  The proxy stops, or closes both ends.
 my $port = PostgreSQL::Test::Cluster::get_free_port();
 my $proxy;
 

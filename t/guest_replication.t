@@ -43,7 +43,8 @@ sub token
 	return $host->safe_psql('postgres', "SELECT token FROM redlock_fences WHERE resource = '$name'");
 }
 
-# Waits until the subscriber has a new row of the publisher, and so all earlier rows.
+# Waits until the subscriber has a new row of the publisher; the subscriber then has all earlier
+# rows.
 my $row = 0;
 
 sub catches_up
@@ -221,7 +222,7 @@ $subscriber->safe_psql('postgres', 'CREATE PUBLICATION fences FOR TABLE redlock_
 $publisher->safe_psql('postgres',
 	"CREATE SUBSCRIPTION fences CONNECTION '" . $subscriber->connstr . " dbname=postgres' PUBLICATION fences");
 
-# Waits until a row has gone around, and so all earlier rows.
+# Waits until a new row has gone around; all earlier rows have then gone around, too.
 my $round = 0;
 
 sub go_round

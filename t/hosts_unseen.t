@@ -37,7 +37,7 @@ my $held = session($holder);
 
 sub state_on { return psql_result($_[0], "SELECT redlock_try('tried', ttl => '5s')")->{state}; }
 
-# Returns a host that is set up, but has not yet started with these nodes.
+# Returns a host that has never started with these nodes.
 sub prepared
 {
 	my ($name, %options) = @_;
@@ -60,7 +60,8 @@ sub hold
 	return;
 }
 
-# The newcomer tries the lock until an error refuses its list.  The holder then releases the lock.
+# The newcomer tries the lock until a try fails because of its list, or gets the lock.  Then the
+# holder releases the lock.
 sub is_refused
 {
 	my ($newcomer, $what) = @_;

@@ -4,7 +4,7 @@
 # the broker knew earlier; a wait by the wall clock; a lock returned after the end of its lease, or
 # kept although no session held the lock.
 #
-# Tests that wait for some time run side by side, each in a session of its own.
+# Waits run side by side, each in a session of its own.
 
 use strict;
 use warnings;

@@ -1,5 +1,5 @@
-# A holder paused for longer than its lease must not commit.  Nodes that lose all their data must
-# not grant a second lease.
+# A holder paused for longer than its lease must not commit.  Nodes without their data must not
+# grant a second lease.
 #
 # Protects from (invariants 1 and 8): lost updates by a sleeping holder: SIGSTOP stops its backend,
 # its broker or its server until another host has taken the lock and done the work; a second holder
@@ -233,9 +233,9 @@ my %recipe = (
 		write => 'UPDATE account SET amount = $amount + 1 WHERE token = $token RETURNING 1',
 	});
 
-# Holder A reads and writes (A1, A2); the next holder B does the same (B1, B2).  A does its first
-# steps under its lease, and its steps behind B's first step after the end of its lease.  Returns
-# the number of lost updates.
+# Holder A reads and writes (A1, A2); the next holder B does the same (B1, B2).  A does the steps
+# before B1 under its lease, and the other steps after the end of the lease.  Returns the number of
+# lost updates.
 sub lost_in_order
 {
 	my ($recipe, $order) = @_;
@@ -296,7 +296,7 @@ sub is_refused
 	return;
 }
 
-# The process of a stopped backend exists, so the broker renews the lease, and other sessions wait.
+# The broker renews the lease of a stopped backend, as the process exists; other sessions wait.
 $session_a->query("BEGIN; SELECT redlock_acquire('job'); INSERT INTO work VALUES ('a')");
 stop($session_a->pid);
 my $renewed = $data_b->query('SELECT renewed FROM redlock_stats');
@@ -344,8 +344,8 @@ foreach my $round (1 .. 3)
 
 # ---- redlock_fence, and a holder paused inside its transaction ----
 
-# A holder that passes the fence locks the row of redlock_fences until the end of its transaction. A
-# newer holder waits for the row.
+# A holder that passes the fence locks its row of redlock_fences until the end of the transaction.
+# A newer holder waits for the row.
 $session_a->query("BEGIN; SELECT redlock_acquire('job', $short)");
 my $amount = $session_a->query("SELECT redlock_fence('job') * 0 + amount FROM account");
 stop($session_a->pid);

@@ -158,7 +158,7 @@ $s->query('ROLLBACK');
 is($s->run('SELECT 1')->{out}, '1', 'a session without the lock can work');
 is($s->query("SELECT redlock_release('s, error, idle')"), 'f', 'it releases nothing');
 
-# The error by the first loss makes a session release its second lock, so the second is not lost.
+# An error by the first loss makes a session release its second lock, which then cannot be lost.
 $lost = $host_a->safe_psql('postgres', 'SELECT lost FROM redlock_stats') - $lost;
 cmp_ok($lost, '>=', 9, 'the losses are counted');
 cmp_ok($lost, '<=', 12, 'each once');

@@ -55,8 +55,8 @@ sub waits_for
 
 sub tries { return psql_result($_[0], "SELECT redlock_try('job')")->{out}; }
 
-# Checks that the session holds the lock, and that the other host keeps the old nodes and does not
-# get the lock.
+# Checks that the session holds the lock; the other host keeps the old nodes, and does not get the
+# lock.
 sub excludes
 {
 	my ($session, $other, $what) = @_;
@@ -116,7 +116,7 @@ sub stops
 	return;
 }
 
-# Host b gets both lists, so host a leaves the old nodes.
+# Gives host b both lists: host a leaves the old nodes.
 sub goes_on
 {
 	my ($change) = @_;

@@ -347,7 +347,7 @@ cmp_ok($next, '>', $token, 'tokens are in order over a restart of the server');
 is($s->query("SELECT redlock_try('kept') AND redlock_try('detached')"), 't', 'which ends all leases');
 is(count_in_log($host, 'redlock.nodes is local: no lock reaches'), 2, 'the log says once for each start what local is');
 
-# The kill of a broker makes the server lose its shared memory.
+# After the kill of a broker the server loses its shared memory.
 kill 'KILL', broker_pid($host);
 wait_until(sub { (eval { $host->safe_psql('postgres', "SELECT count(*) FROM redlock_nodes WHERE state = 'ready'") } || '') eq '1' },
 	'the server is back');
