@@ -59,7 +59,7 @@ wait_until(sub { is_so('a', $is_settled) }, 'a is settled, b has got nothing');
 
 is($host{a}->safe_psql('postgres', "SELECT settled FROM redlock_hosts WHERE name = 'b'"), 'f', 'as a tells');
 
-# cut off from most of the new nodes, host a does not know their hosts, and stays
+# cut off from most of the new nodes, host a does not know their hosts, and stays in both lists
 my $id = host_id($host{a});
 $_->pause foreach @new[ 0, 1 ];
 wait_nodes_ready($host{a}, 4);
@@ -79,14 +79,14 @@ excludes('left behind');
 ok(!is_so('a', $is_new), 'a has not left the old nodes');
 is($host{a}->safe_psql('postgres', 'SELECT unsettled FROM redlock_stats'), '', 'the change is not done, as is told');
 
-# the next broker stays, too
+# the next broker stays in both lists, too
 my $broker = broker_pid($host{a});
 kill 'TERM', $broker;
 wait_until(sub { my $next = broker_pid($host{a}); $next ne '' && $next ne $broker }, 'the next broker');
 wait_until(sub { psql_result($host{a}, "SELECT redlock_try('other')")->{out} eq 't' }, 'acquires');
 excludes('the next broker');
 
-# the server stays after a restart, too
+# after a restart the server stays in both lists, too
 foreach my $mode ('fast', 'immediate')
 {
 	$host{a}->stop($mode);

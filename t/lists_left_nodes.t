@@ -63,7 +63,7 @@ sub replaced
 	wait_until(sub { broker_pid($host) =~ /^(?!$pid$)\d+$/ }, "the broker is replaced ($how)");
 }
 
-# Replaces the broker in several ways; each successor must renew the lease on the five old nodes.
+# Replaces the broker in several ways; each successor must renew the lease.
 sub lives_on
 {
 	my ($what) = @_;
