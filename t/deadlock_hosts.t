@@ -379,7 +379,8 @@ wait_until(sub { $host{a}->safe_psql('postgres', "SELECT count(*) FROM redlock_l
 $has_y->send(lock_of('z'));
 $has_z->send(lock_of('x'));
 
-# Returns the number of the waiter's last probe.  Forwarded probes have more steps, so do not count.
+# Returns half the number of the waiter's last probe.  Forwarded probes have more steps, so do not
+# count.
 sub probes
 {
 	my ($lock) = @_;
