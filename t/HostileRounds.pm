@@ -131,7 +131,7 @@ sub works
 	return;
 }
 
-# Checks that calls fail without a majority, long before "wait" ends.
+# Checks that calls fail without a majority, and name the nodes.
 sub fails
 {
 	my ($what, $modes) = @_;

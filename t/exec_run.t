@@ -150,9 +150,9 @@ is(output_of([ 'job', '--wait=1s' ], [ 'echo', '--', '-d', 'x' ]), "-- -d x\n",
 	'options after the name are ours, words after the first -- are not');
 unlike(output_of(['job'], [ 'ls', '-l', '/proc/self/fd' ]),
 	qr/socket:|anon_inode/, 'no descriptor of ours, not even that of the connection');
-my @signals = ('grep', '-E', '^Sig(Blk|Ign)', '/proc/self/status');
-my $bare = do { local $SIG{PIPE} = 'DEFAULT'; (run_command(\@signals))[0] };
-is(output_of(['job'], \@signals), "$bare\n", 'the same signals are blocked and ignored as without redlock-exec');
+my @masks = ('grep', '-E', '^Sig(Blk|Ign)', '/proc/self/status');
+my $bare = do { local $SIG{PIPE} = 'DEFAULT'; (run_command(\@masks))[0] };
+is(output_of(['job'], \@masks), "$bare\n", 'the same signals are blocked and ignored as without redlock-exec');
 is( output_of(['job'], [ 'sh', '-c', 'ps -o pgid= -p $$ | tr -d " "; echo $$' ]) =~ s/^(\d+)\n\1\n$/leads/r,
 	'leads', 'a process group of its own');
 

@@ -1,7 +1,7 @@
 # A host reads the entries of other hosts at a node: of a dead host and a live host with the same
 # settings, and of more configurations than the node's answer has room for.
 #
-# Protects from: a dead or changed host named in place of a live host, which stays unknown; a
+# Protects from: a dead host named in place of a live host, which stays unknown; a
 # conflict never ending since a node has too many entries for its answer, or ending when the answer
 # leaves the conflict's entry out.
 #
