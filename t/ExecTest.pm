@@ -238,7 +238,7 @@ sub session_count
 	return $cluster->safe_psql('postgres', "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'redlock-exec'");
 }
 
-# What a failed test leaves.  The keeper ends with its front, and ends the command.
+# Kills the runs of a failed test.  The keeper ends with its front, and ends the command.
 END
 {
 	my $exit_code = $?;

@@ -4,7 +4,7 @@
 =head1 NAME
 
 GuestTest - the same scripts on a bare server and on one with redlock_pg
-
+GuestTest - the same scripts on a bare server and on a server with redlock_pg
 =head1 SYNOPSIS
 
   use GuestTest;
@@ -17,10 +17,10 @@ GuestTest - the same scripts on a bare server and on one with redlock_pg
   is_quiet($ours);
 
 The scripts do what has nothing to do with locks, and fail in many ways.  What psql
-prints of them and the log says is compared word by word: beside no lock, and with one
-held at session, transaction or call scope.  take() and take_in_call() acquire it where
-that scope can begin; on a cluster without redlock_pg they do nothing.
-
+The scripts have nothing to do with locks, and fail in many ways.  The output of psql and
+the log are compared word by word: without a lock, and with a lock at session, transaction
+or call scope.  take() and take_in_call() acquire the lock where its scope can begin; on a
+cluster without redlock_pg they do nothing.
 =cut
 
 package GuestTest;
@@ -39,7 +39,7 @@ our @EXPORT = qw(@guest_scopes guest_cluster run_all compare is_quiet);
 
 our @guest_scopes = ('none', 'session', 'transaction', 'call');
 
-# without autovacuum, until it is the subject: its statistics change plans
+# no autovacuum, unless a test is about autovacuum: new statistics change plans
 my $common_conf = <<'CONF';
 autovacuum = off
 max_prepared_transactions = 5
@@ -51,7 +51,7 @@ log_error_verbosity = verbose
 max_worker_processes = 16
 CONF
 
-# One statement each; what they need is made by setup_sql().
+# One statement each, on the objects of setup_sql().
 my %statements = (
 	'foreign key, insert'           => 'INSERT INTO child VALUES (1)',
 	'foreign key, delete'           => 'DELETE FROM parent WHERE id = 5',
@@ -98,7 +98,7 @@ my %statements = (
 	'parallel workers'              => 'SELECT sum(id) FROM big',
 );
 
-# Scripts of more than a statement.
+# Scripts of several statements.
 my %scripts = (
 	'deferred constraint at COMMIT' => <<'SQL',
 BEGIN;
@@ -311,7 +311,7 @@ COMMIT;
 SQL
 );
 
-# The same on every cluster.
+# The objects of every cluster.
 sub setup_sql
 {
 	return <<'SQL';
@@ -459,9 +459,8 @@ END $$;
 SQL
 }
 
-# guest.scope is that of the lock to hold.  holds() says whether a transaction that
-# called take() still has what it took, and holds_between() whether what is held
-# outside of one is as it should be.
+# guest.scope is the scope of the lock.  holds(): a transaction that called take() still has the
+# lock.  holds_between(): outside of a transaction, only a lock at session scope is held.
 sub setup_locks_sql
 {
 	return <<'SQL';
@@ -526,7 +525,7 @@ sub guest_cluster
 	return $host;
 }
 
-# What is run in one session: each piece by its name.
+# The pieces that a session runs, by name.
 my (@pieces, %pieces);
 
 sub piece
@@ -540,7 +539,7 @@ sub piece
 foreach my $name (sort keys %statements)
 {
 	my $statement = $statements{$name};
-	# psql's variables are not seen within quotes
+	# psql replaces no variable within quotes
 	my $quoted = $statement =~ /:'/
 	  ? "format(\$run\$" . ($statement =~ s/:'\w+'/%L/r) . "\$run\$, " . ($statement =~ /(:'\w+')/)[0] . ')'
 	  : "\$run\$$statement\$run\$";
@@ -558,7 +557,7 @@ piece($_, $scripts{$_}) foreach sort keys %scripts;
 my %files = (bad => "1\n2\nx\n", negative => "1\n-1\n");
 my $dir;
 
-# Writes them, once.
+# Writes the files, once.
 sub write_files
 {
 	return if defined $dir;
@@ -620,7 +619,7 @@ sub run_all
 
 =item is_quiet(cluster)
 
-There was no crash, and no message of ours but the broker's own.
+Checks that the log has no crash, no leak, and no warning or error of redlock_pg.
 
 =cut
 
@@ -639,8 +638,8 @@ sub is_quiet
 
 =item compare(cluster, scope, bare, options)
 
-Runs everything as well, and compares it with what B<run_all> returned, by its option
-B<with_log> also the log.
+Runs all pieces, and compares their output with the result of B<run_all> on the bare server;
+with the option B<with_log>, the log too.
 
 =back
 

@@ -99,10 +99,10 @@ sub obey
 	return;
 }
 
-# How many of its connections were told to hang.
+# Number of connections that a rule has told to hang.
 sub hung { return $_[0]->_notes('hung'); }
 
-# How many have begun to count their answers, by the rules of any time.
+# Number of connections that have begun to count their answers, by present or former rules.
 sub counted { return $_[0]->_notes('counted'); }
 
 sub _notes
@@ -121,7 +121,7 @@ sub reform
 	return;
 }
 
-# With its children, one for each connection.
+# Kills the proxy and its children, one child for each connection.
 sub stop
 {
 	my ($self) = @_;

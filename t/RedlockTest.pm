@@ -296,7 +296,7 @@ sub redlock_cluster
 	my $cluster = bless PostgreSQL::Test::Cluster->new($name), 'RedlockTest::Cluster';
 
 	$cluster->init(%{ $options{init} // {} });
-	# In the data directory, so that a killed server leaves nothing elsewhere.
+	# dynamic shared memory in the data directory: a killed server leaves no segment
 	$cluster->append_conf('postgresql.conf',
 		"dynamic_shared_memory_type = mmap\nmax_prepared_transactions = 5\n");
 	$cluster->append_conf('postgresql.conf', redlock_conf(%options));
@@ -781,7 +781,7 @@ sub address
 	return $self->{unix} ? $self->socket : $self->_host . ":$self->{port}";
 }
 
-# as a URL has it
+# the host as a URL writes it
 sub _host { return $_[0]{host} =~ /:/ ? "[$_[0]{host}]" : $_[0]{host}; }
 
 # URL for redlock.nodes; options: host, user, password, db
@@ -835,7 +835,7 @@ sub start
 		open STDIN,  '<',  '/dev/null';
 		open STDOUT, '>>', $log;
 		open STDERR, '>>', $log;
-		# what a sweep for left-over processes recognizes
+		# a sweep for left-over processes recognizes this directory
 		chdir $self->{dir};
 		$SIG{PIPE} = 'DEFAULT';
 		exec @command or POSIX::_exit(127);
@@ -958,7 +958,7 @@ sub poll_query_until
 			(undef, $out, $err) = $self->psql($dbname, $query);
 			return $out eq $expected && $err eq '';
 		},
-		# PostgreSQL's own looks for longer than the limit, too
+		# PostgreSQL's own poll_query_until takes longer than its limit, too
 		2 * $PostgreSQL::Test::Utils::timeout_default);
 	diag("timed out: $query\nexpected: $expected\nlast output: $out\n$err");
 	return 0;
@@ -1130,8 +1130,7 @@ sub send
 	return;
 }
 
-# Moves what there is to move, without waiting unless told to.  psql's end,
-# which breaks the pipe, is nothing to die of.
+# Moves input and output; waits for some, unless $now.  When psql ends, the pipe breaks: no error.
 sub _pump
 {
 	my ($self, $now) = @_;

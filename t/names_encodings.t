@@ -1,9 +1,9 @@
 # One name in databases of several encodings.
 #
 # Protects from: a name meaning another lock in another database; a view showing a name in changed
-# bytes, so that a search misses the lock; a name outside of one database's encoding, by which the
-# view fails there; a role's name in another encoding, by which an operator's call fails, or which
-# hides the message of a run from its own role.
+# bytes, so that a search misses the lock; a view failing in a database whose encoding lacks a
+# letter of a name; a role's name in another encoding making an operator's call fail, or hiding the
+# message of a run from the role.
 
 use strict;
 use warnings;
@@ -14,8 +14,8 @@ use Test::More;
 my @nodes = redis_nodes(1);
 my $host  = redlock_cluster('host', nodes => \@nodes, conf => "redlock.ttl = '60s'");
 
-# How e with an acute accent and the Japanese "go" are written there, in hexadecimal
-# digits, where they can be.
+# How each encoding writes e with an acute accent and the Japanese "go", in hexadecimal digits, if
+# the encoding has the letter.
 my %db = (
 	utf8   => { encoding => 'UTF8',      e => 'c3a9',   go => 'e8aa9e' },
 	latin1 => { encoding => 'LATIN1',    e => 'e9' },
@@ -42,7 +42,7 @@ sub shown
 		"SELECT encode(convert_to(resource, getdatabaseencoding()), 'hex') FROM redlock_locks WHERE state = 'held' AND resource LIKE 'n%'");
 }
 
-# each taken wherever it can be said
+# each database whose encoding has the letter takes the lock
 foreach my $letter ('e', 'go')
 {
 	my $utf8 = $db{utf8}{$letter};
@@ -57,7 +57,7 @@ foreach my $letter ('e', 'go')
 		foreach my $reader (sort keys %db)
 		{
 			my $here = $db{$reader}{$letter};
-			# "n", and outside of the encoding its bytes in UTF-8, escaped
+			# "n" and the letter; or "n" and the letter's bytes in UTF-8, escaped
 			my $expected = '6e' . ($here // unpack('H*', $utf8 =~ s/(..)/\\x$1/gr));
 
 			is(shown($reader), $expected, "$letter: taken in $taker, shown in $reader");
@@ -73,7 +73,7 @@ foreach my $letter ('e', 'go')
 	}
 }
 
-# Names of the encoding stand beside other names, up to the longest name.
+# Letters inside and outside of the encoding, in a name of nearly the greatest length.
 my $mixed = '6e' . ('c3a9' x 60) . ('f09f9492' x 30) . 'c3a9' . '78';
 my $s = $db{utf8}{session};
 $s->query("SELECT redlock_try(bytes('$mixed'), scope => 'session')");
@@ -88,8 +88,8 @@ $s->query("SELECT redlock_try(bytes('6ee3818be3829a'), scope => 'session')");
 is(shown('jis04'), '6ea4f7', 'two code points that are one letter');
 $s->query('SELECT redlock_release_all()');
 
-# SQL_ASCII has no letters.  Names are the same locks elsewhere, so they count as UTF-8, and must be
-# valid.
+# SQL_ASCII has no letters.  The name means the same lock in other databases, so its bytes must be
+# valid UTF-8.
 my $result = $db{ascii}{session}->run("SELECT redlock_try(bytes('e9'))");
 is($result->{state}, '22021', 'bytes that are no UTF-8 are no name');
 

@@ -1,5 +1,5 @@
-# A minority of the nodes may be dead or hang.  Without a majority there is an error that names
-# the silent nodes, and no key stays.
+# A minority of the nodes may be dead or hang.  Without a majority an error names the silent nodes,
+# and no key stays.
 #
 # Protects from: a dead node delaying or stopping the live nodes, or costing them a beat for each
 # attempt to connect to it; a quorum of the reachable nodes; an error blaming the wrong node;
@@ -26,7 +26,7 @@ sub no_key_left
 	wait_until(sub { key_count("redlock:$name", @nodes) == 0 }, $description, 30);
 }
 
-# Checks that A and B exclude each other by the nodes that are up.
+# Checks that A and B exclude each other by the live nodes.
 sub works
 {
 	my ($when) = @_;
@@ -101,7 +101,7 @@ $_->resume for @nodes[ 1, 3 ];
 wait_nodes_ready($host_a, 5);
 cmp_ok($median, '<', 500 / 4, 'acquire does not wait for two of five nodes that are stopped');
 
-# Debts to these nodes must not delay new locks, not even before the nodes count as failed.
+# Releases owed to these nodes must not delay new locks, not even before the nodes count as failed.
 $host_a->append_conf('postgresql.conf', "redlock.node_timeout = '10s'");
 $host_a->reload;
 $host_a->poll_query_until('postgres', 'SHOW redlock.node_timeout', '10s') or die 'no reload';
@@ -140,8 +140,7 @@ is($session_b->query("SELECT redlock_try('job')"), 'f', 'nor when it votes again
 $session_a->query('COMMIT');
 no_key_left('job', 'it is released as ever');
 
-# Without its data the node does not vote for redlock.max_ttl, so this is short here; all other
-# times are as above.
+# A node without its data does not vote for redlock.max_ttl, so max_ttl is short in this part.
 sub set_max_ttl
 {
 	my ($max_ttl) = @_;
@@ -194,7 +193,7 @@ cmp_ok($ms // 'inf', '<=', 1000, 'that comes within twice node_timeout');
 no_quorum($session_a, "SELECT redlock_try('half')", 'three nodes hang', @hang);
 no_quorum($session_b, "SELECT redlock_try('half')", 'three nodes hang, the other host', @hang);
 no_quorum($session_a, "SELECT redlock_acquire('half', wait => '2 s')", 'three nodes hang, acquire', @hang);
-# also where the wait is over before the nodes have failed
+# the error is the same if the wait is over before the nodes count as failed
 no_quorum($session_a, "SELECT redlock_acquire('half', wait => '$_ ms')", "three nodes hang, wait $_ ms", @hang)
   foreach 50, 300;
 no_quorum($session_a, "CALL redlock_run('half', 'SELECT 1', wait => '$_ ms')", "three nodes hang, redlock_run, wait $_ ms", @hang)
@@ -220,7 +219,7 @@ wait_until(sub { key_count('redlock:half', @nodes[ 0, 3 ]) == 0 },
 $_->kill9 for @nodes[ 0, 3 ];
 no_quorum($session_a, "SELECT redlock_try('half')", 'all nodes are dead', @nodes);
 
-# a skipped job runs on another host
+# "skipped" would mean that another host runs the job: without a quorum the run fails
 foreach my $wait ('0', '300 ms', '2 s')
 {
 	no_quorum($session_a, "CALL redlock_run('half', 'SELECT 1', wait => '$wait')", "redlock_run, wait $wait", @nodes);
@@ -229,8 +228,8 @@ $session_a->query("SET lock_timeout = '300 ms'");
 no_quorum($session_a, "CALL redlock_run('half', 'SELECT 1', wait => NULL)", 'redlock_run, lock_timeout', @nodes);
 $session_a->query('RESET lock_timeout');
 
-# A call with a time to wait waits for the nodes, too: at the start of an estate they
-# may come last.
+# A call with a time to wait waits for the nodes, too: when a whole site starts, the nodes may come
+# last.
 $session_a->send("BEGIN; SELECT redlock_acquire('patient', wait => '10 min') > 0");
 my $patient = session($host_a);    # behind it at the gate
 $patient->send("SELECT redlock_acquire('patient', wait => '10 min', scope => 'session') > 0");
@@ -261,8 +260,8 @@ $_->cli('SCRIPT', 'FLUSH') for @nodes;
 works('without the script');
 is($host_a->safe_psql('postgres', $failed), $failed_before, 'no node is said to have failed');
 
-# Two nodes answer so after the others have decided.  They are stopped meanwhile, for less than
-# node_timeout.
+# Two nodes report the missing script after the remaining nodes have decided.  The two nodes are
+# stopped for less than node_timeout.
 my @late = @nodes[ 1, 3 ];
 $host_a->append_conf('postgresql.conf', "redlock.node_timeout = '59s'");
 $host_a->reload;
@@ -277,7 +276,7 @@ foreach my $what ('granted', 'refused')
 	is($session_a->query("BEGIN; SELECT redlock_try('late')"),
 		$what eq 'granted' ? 't' : 'f', "a lock is $what by a majority");
 	$_->resume for @late;
-	# these nodes received the text after the answer to the command before
+	# a late node receives the text after its answer to the command before
 	my ($next, $there) = (0, 0);
 	wait_until(
 		sub {
@@ -298,7 +297,7 @@ $host_a->append_conf('postgresql.conf', "redlock.node_timeout = '500ms'");
 $host_a->reload;
 $host_a->poll_query_until('postgres', 'SHOW redlock.node_timeout', '500ms') or die 'no reload';
 
-# ---- who waits is served when the nodes are back ----
+# ---- a waiter gets the lock although a node restarts and another node hangs ----
 
 $session_a->query("BEGIN; SELECT redlock_acquire('job')");
 $session_b->query('BEGIN');
@@ -333,7 +332,7 @@ $_->stop for $host_a, $host_b;
 	wait_until(sub { $attempts->() >= 6 }, 'the broker tries to connect to a dead node');
 	my ($attempts_before, $beats_before) = ($attempts->(), $beats->());
 	wait_until(sub { $attempts->() >= $attempts_before + 10 }, 'again and again');
-	# a beat each ten seconds; another beat tells of the dead node
+	# a beat each ten seconds, and a beat about the dead node
 	cmp_ok($beats->() - $beats_before, '<=', 3, 'and beats rarely at a live node');
 	$host->stop;
 }

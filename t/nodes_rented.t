@@ -1,13 +1,13 @@
-# Nodes that hide whether they keep their grants, with the statements of redlock.nodes about them
-# (durable=yes, durable=no).  Nodes that lack a command or a right.
+# Nodes that hide whether they keep their grants, with durable=yes or durable=no in redlock.nodes.
+# Nodes that lack a command or a right.
 #
 # Protects from (invariants 1 and 8): a ready node unable to execute a needed command, or a
-# refused node without a useful reason; a password in such a reason; a statement counting for more
-# than the node's own answer, or ignored without a word; a durable node never voting after its
+# refused node without a useful reason; a password in the reason; a durable parameter overruling
+# the node's own answer, or ignored without a message; a durable node never voting after its
 # starts; a list misread, or a wrong list replacing the list in force.
 #
-# redlock.max_ttl is long at first, so that a quarantine can be seen, and short later, so that it
-# ends.  Its length is the subject of t/nodes_quarantine.t.
+# redlock.max_ttl is long at first, to show each quarantine, and short later, to end each
+# quarantine.  t/nodes_quarantine.t tests the length.
 
 use strict;
 use warnings;
@@ -46,14 +46,14 @@ sub wait_for_node
 	return;
 }
 
-# How often the log tells something of a node.
+# How often the log has this line about the node.
 sub told
 {
 	my ($node, $what) = @_;
 	return scalar(() = slurp_file($host->logfile, $log_from) =~ /redlock node \Q@{[$node->address]}\E $what/g);
 }
 
-# A new process with the data of the former one.
+# Starts a new process with the data of the former process.
 sub restart
 {
 	my ($node) = @_;
@@ -79,7 +79,7 @@ sub restart
 	$may_not_ask->cli(qw(ACL SETUSER carol on >secret ~* &* +@all -config));
 	$hides->obey([ '^INFO persistence', 'edit', 'aof_enabled', 'aof_allowed' ]);
 
-	# url, reason of its quarantine, is the statement contradicted?
+	# say: the durable parameter; why: reason of the quarantine; wrong: the node contradicts `say`
 	my %cases = (
 		'no CONFIG, nothing said' => { node => redis_node(@no_config), why => 'it does not answer CONFIG GET' },
 		'no CONFIG, yes' => { node => redis_node(@no_config), say => 'yes' },
@@ -124,7 +124,7 @@ sub restart
 		join(', ', map { $url->($cases{$_}) =~ s/carol:secret/***/r } sort keys %cases),
 		'SHOW tells what was said of the nodes');
 
-	# a server that has never seen these nodes
+	# a server that has just started judges the nodes in the same way
 	$log_from = -s $host->logfile;
 	$host->append_conf('postgresql.conf', "redlock.max_ttl = '2s'");
 	$host->restart;
@@ -145,7 +145,7 @@ sub restart
 		}
 	}
 
-	# earlier knowledge of the nodes makes no difference
+	# a broker that has known the node for a while decides in the same way
 	foreach my $what ('no CONFIG, yes', 'no CONFIG, nothing said', 'it says that it keeps all, no', 'it says everysec, yes')
 	{
 		my ($node, $why) = @{ $cases{$what} }{qw(node why)};
@@ -157,7 +157,7 @@ sub restart
 	is(told($cases{'it says everysec, yes'}{node}, 'is not durable'), 1, 'that its word counts is not told again');
 	wait_nodes_ready($host, $number);
 
-	# a reload does not make it another node
+	# a reload with another durable parameter does not make another node
 	my $s     = session($host);
 	my $token = $s->query("SELECT redlock_acquire('held', scope => 'session')");
 	my $later = $cases{'no CONFIG, nothing said'};
@@ -172,9 +172,9 @@ sub restart
 	restart($later->{node});
 	is(told($later->{node}, 'does not vote'), $before, 'it counts from then on');
 
-	# a loss of data is noticed all the same, durable or not
+	# the broker notices lost data of a durable node, too
 	$later->{node}->cli('FLUSHALL');
-	# the node is asked for a vote when it has told of other hosts
+	# a node gets requests once it has answered a beat
 	wait_until(
 		sub { $s->query("SELECT redlock_try('job')"); node_is($later->{node}, "state = 'quarantined' AND quarantine ~ 'data was lost'") },
 		'a node that lost its data does not vote');
@@ -208,7 +208,7 @@ sub restart
 	$_->kill9 foreach map { $_->{node}->can('kill9') ? $_->{node} : () } values %cases;
 }
 
-# ---- what is missing ----
+# ---- commands and rights that a node lacks ----
 
 {
 	my $named   = 'renamed';
@@ -225,7 +225,7 @@ sub restart
 	my $script_may_not = qr/(NOPERM|ERR) (ACL failure|The user executing the script).*/;
 	my $user_may_not   = sub { return qr/NOPERM .*\b$_[0]' command/ };
 
-	# expected view, node, and its URL if not the plain one
+	# expected reason, node, and its URL unless plain
 	my @cases = (
 		[ qr/it has no command INFO, which a node needs \($named\)/, $without->('INFO') ],
 		[ qr/it has no command EVAL, which a node needs \($no_lua\)/, $without->('EVAL') ],
@@ -254,10 +254,10 @@ sub restart
 	  or diag($s->query('TABLE redlock_nodes'));
 	foreach my $case (@cases)
 	{
-		# the node is asked again now and then, and has another state meanwhile
+		# now and then the broker asks the node again; until the answer the node has another state
 		wait_until(sub { $reasons->($case) =~ /^$case->[0]$/ }, "the view says: $case->[0]");
 	}
-	# here, too
+	# the error, too, may meet a node that is being asked again
 	my $result;
 	wait_until(
 		sub {
@@ -268,7 +268,7 @@ sub restart
 	  or diag($result->{detail});
 	is($result->{state}, '08006', 'there is no quorum');
 
-	# the server repeats an unknown command, with its arguments
+	# a server's error repeats an unknown command with its arguments: here, the password
 	my $no_auth = $without->('AUTH');
 	set_nodes($no_auth->url(password => 'S3cr3t'));
 	wait_for_node($no_auth, "last_error = 'it has no command AUTH, which a node needs ($named)'", 'a node without AUTH');

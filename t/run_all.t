@@ -1,8 +1,8 @@
 # CALL redlock_run_all on two hosts: records of runs that lose or do not get a lock.
 #
-# Protects from: a loss of a later lock that the run does not notice, or that the record blames on
-# the first lock; a skipped run that names the wrong lock; a run that holds a lock while it waits
-# in vain for another.
+# Protects from: an unnoticed loss of a later lock, or a loss that the record blames on the first
+# lock; a skipped run naming the wrong lock; a run holding a lock while waiting in vain for another
+# lock.
 
 use strict;
 use warnings;

@@ -2,10 +2,10 @@
 #
 # Protects from: a failed run leaving no trace, or staying "running"; a run shown as succeeded
 # after its last commit failed; rows removed by the session's rollback; rows staying for ever; a
-# role reading the commands of others, or writing the table; a procedure's open transaction for
-# which other runs wait; unrelated runs ending each other's transactions; ends not written since
-# many runs fail at a time, or since one row cannot be written; a record of a run in a transaction
-# block that does not share the fate of the transaction, or that touches the rows of other runs.
+# role reading the commands of other roles, or writing the table; a procedure's open transaction
+# holding up other runs; unrelated runs ending each other's transactions; ends not written because
+# many runs fail at a time, or because one row cannot be written; a record of a run in a transaction
+# block without the fate of the transaction, or changing the rows of other runs.
 
 use strict;
 use warnings;
@@ -125,7 +125,7 @@ is($lost->{message}, 'canceling statement due to user request', '... is cancelle
 is(last_run(), qq(lost|$lost->{message}. The lease on redlock "job" was lost. The hold_at_most of 500 ms has ended.), '... as both are told');
 $session->query('RESET redlock.on_loss');
 
-# ---- its session ends without a word ----
+# ---- the session is terminated ----
 
 $session->send("CALL redlock_run('job', 'SELECT pg_advisory_xact_lock(1)', record => true)");
 becomes('running', 'one that runs');
@@ -138,7 +138,7 @@ wait_until(sub { $session->query("CALL redlock_run('next', 'SELECT 1', record =>
 is($host_a->safe_psql('postgres', "SELECT status, message, ended IS NULL FROM redlock_runs WHERE resource = 'job' ORDER BY started DESC LIMIT 1"),
 	'failed|the session ended before the run did, or the end of the run could not be written|t', 'tells it, but not when');
 
-# ---- what is skipped in a procedure leaves no transaction open ----
+# ---- a skipped run in a procedure leaves no transaction open ----
 
 $other->query("SELECT redlock_acquire('busy', scope => 'session')");
 $gate->query('SELECT pg_advisory_lock(1)');
@@ -196,7 +196,7 @@ is($host_a->safe_psql('postgres', "SELECT string_agg(resource || ' ' || status, 
 is($host_a->safe_psql('postgres', "SELECT count(*), max(now() - started) < '2 d' FROM redlock_runs WHERE resource = 'of another server'"), '1|t',
 	'... and deletes the old run of another server, though running');
 
-# ---- old ones go ----
+# ---- old runs are deleted ----
 
 $host_a->safe_psql('postgres', "UPDATE redlock_runs SET started = started - interval '29 days' WHERE status = 'skipped'");
 $host_a->safe_psql('postgres', "UPDATE redlock_runs SET started = started - interval '31 days' WHERE status = 'lost'");
@@ -212,9 +212,9 @@ $host_a->safe_psql('postgres', 'SELECT pg_cancel_backend(' . $long->pid . ')');
 $long->result;
 $long->quit;
 
-# ---- which are over without a word ----
+# ---- a run does not end the rows of live runs ----
 
-# rows of other servers, which replication brings, are not ours; nor is a row of a live run
+# nor rows of other servers, which come by replication
 $host_a->safe_psql('postgres', <<'SQL');
 INSERT INTO redlock_runs (resource, command, host, database, role, pid, server, host_id, session, started, status)
 SELECT 'elsewhere', '', host, database, role, 1, server + 1, '1', 1, now(), 'running' FROM redlock_runs LIMIT 1;
@@ -228,12 +228,12 @@ is($host_a->safe_psql('postgres', "SELECT string_agg(resource || ' ' || status, 
 $gate->query('SELECT pg_advisory_unlock(1)');
 is($other->result->{state}, '', 'it ends');
 
-# ---- what a session has released itself is not lost ----
+# ---- a lock released by its own session is not lost ----
 
 $session->run("CALL redlock_run('job', 'SELECT redlock_release(''job''); SELECT 1/0', record => true)");
 wait_until(sub { last_run('resource, status') eq 'job|failed' }, 'a run that released its lock, and failed');
 
-# ---- settings of a database or role that would keep the end from being written ----
+# ---- a database that is read-only by default ----
 
 $host_a->safe_psql('postgres', 'ALTER DATABASE postgres SET default_transaction_read_only = on');
 $session->run("CALL redlock_run('read only', 'SELECT 1/0', record => true)");
@@ -261,7 +261,7 @@ foreach my $command ('SELECT true', 'SELECT true; SET search_path = evil, pg_cat
 }
 $session->query('RESET search_path; RESET ROLE');
 
-# ---- runs that have nothing in common, in SERIALIZABLE ----
+# ---- unrelated runs in SERIALIZABLE ----
 
 # The first run sees no later run.  The last run has passed the middle run, and commits first.
 $host_a->safe_psql('postgres', <<'SQL');
@@ -291,7 +291,7 @@ foreach my $statistics ('', 'ANALYZE redlock_runs')
 	is($host_a->safe_psql('postgres', "SELECT count(*) FROM redlock_runs WHERE resource LIKE 'serial%' AND status = 'succeeded'"), '3', 'all three are told');
 }
 
-# a row that was moved meanwhile is found all the same
+# an update moves the row during the run; the run still finds the row
 $gate->query('SELECT pg_advisory_lock(11)');
 $session->send("CALL redlock_run('moved', 'INSERT INTO slow_commits VALUES (1); SELECT pg_advisory_xact_lock(11)', record => true)");
 wait_until(sub { last_run('resource, status') eq 'moved|running' }, 'a run');
@@ -300,7 +300,7 @@ $gate->query('SELECT pg_advisory_unlock(11)');
 is($session->result->{state}, '', '... whose row is moved');
 is(last_run('resource, status'), 'moved|succeeded', '... is told to have succeeded');
 
-# the warning is about a session that sees less than it should
+# the warning is for a session whose snapshot is older than the grant
 $session->query("SET default_transaction_isolation = 'repeatable read'");
 unlike($session->run("CALL redlock_run('job', 'SELECT 1', record => true)")->{err}, qr/snapshot/, 'recorded work has a snapshot that is younger than the grant');
 like($session->run("CALL redlock_run('job', 'SELECT 1')")->{err}, qr/WARNING:.* the transaction's snapshot is older than the grant/, 'other work has that of the CALL');
@@ -368,7 +368,7 @@ $host_a->safe_psql('postgres', "DELETE FROM redlock_runs WHERE resource IN ('blo
 
 is($session->run("BEGIN; CALL redlock_run('bad', 'SELECT 1 / 0', record => true)")->{state}, '22012', 'a run fails in a transaction block');
 $session->query('ROLLBACK');
-# the writer takes the reports of a database in turn
+# the writer process takes the reports of a database in turn
 $session->run("CALL redlock_run('later', 'SELECT 1 / 0', record => true)");
 wait_until(sub { last_run('resource, status') eq 'later|failed' }, '... a later run outside of a block has its row');
 is($host_a->safe_psql('postgres', $rows), '', '... and the run in the block has none');
@@ -380,14 +380,14 @@ is($host_a->safe_psql('postgres', $rows), '', '... and there is no row');
 $session->query('RESET redlock.on_loss');
 $holder->quit;
 
-# ---- where it can't be ----
+# ---- runs that cannot be recorded ----
 
 is($session->run("SET default_transaction_read_only = on; CALL redlock_run('job', 'SELECT 1', record => true, hold_at_least => '1 min')")->{state}, '25006', 'in a read-only transaction');
 $session->query('RESET default_transaction_read_only');
 is($session->query("SELECT redlock_try('job', scope => 'session'), redlock_release('job')"), 't|t', '... which does not keep the lock from others');
 is($session->run("CALL redlock_run('job', 'SELECT 1', record => NULL)")->{state}, '22004', 'null is neither');
 
-# ---- who may see ----
+# ---- rights on redlock_runs ----
 
 $host_a->safe_psql('postgres', "CREATE ROLE worker; CREATE ROLE stranger");
 $session->query('SET ROLE worker');
@@ -399,7 +399,7 @@ $session->query('SET ROLE stranger');
 is($session->query('SELECT count(*) FROM redlock_runs'), '0', 'another sees none');
 $session->query('RESET ROLE');
 
-# ---- many at a time, and room for one more process ----
+# ---- many failures at a time, with room for one process ----
 
 my $reports = 50;
 restart_with($host_a, nodes => \@nodes, conf => "max_worker_processes = 2\nmax_logical_replication_workers = 0\nmax_connections = 60");
@@ -410,7 +410,7 @@ my @failing = map { session($host_a) } 1 .. $reports;
 my $bad = q{DO $$ BEGIN RAISE 'bad'; END $$};
 $failing[$_]->send("CALL redlock_run('many $_', \$c\$ SELECT pg_advisory_xact_lock_shared(1); " . ($_ == 0 ? $bad : 'SELECT 1/0') . "\$c\$, record => true, wait => '1 min')") foreach 0 .. $#failing;
 wait_until(sub { $session->query("SELECT count(*) FROM redlock_runs WHERE status = 'running'") eq $reports }, "$reports runs");
-# its process waits for this process
+# the writer process waits for this lock
 $session->query('BEGIN; LOCK TABLE redlock_runs IN SHARE MODE');
 $gate->query('SELECT pg_advisory_unlock(1)');
 is((grep { $_->result->{err} =~ /could not record/ } @failing), 0, 'fail at a time, and each can tell it');
@@ -419,7 +419,7 @@ wait_until(sub { $session->query("SELECT count(*) FROM redlock_runs WHERE status
 $host_a->safe_psql('postgres', 'DROP FUNCTION refuse CASCADE; DELETE FROM redlock_runs');
 $_->quit foreach @failing;
 
-# ---- a process that can't go on, until there is no room for reports ----
+# ---- the writer process waits until there is no room for reports ----
 
 $gate->query('SELECT pg_advisory_lock(1)');
 $failing[0] = session($host_a);
@@ -451,7 +451,7 @@ wait_until(sub { $session->query("SELECT count(*) FROM redlock_runs WHERE status
 wait_until(sub { $session->query("SELECT count(*) FROM redlock_runs WHERE message ~ '^the session ended before the run did'") eq '1' }, 'that one, by the next run of its session');
 is($host_a->safe_psql('postgres', $waiting), 'failed|division by zero|t', 'the report that waited is written');
 
-# ---- a process that is terminated, in a database with a short limit for locks ----
+# ---- the writer process is terminated, in a database with a short lock_timeout ----
 
 restart_with($host_a, nodes => \@nodes, conf => 'max_worker_processes = 8');
 ($session, $gate) = map { session($host_a) } 1, 2;

@@ -5,8 +5,8 @@
 # ending session, after which no session gets the lock; a job running twice because its lock was
 # free too soon.
 #
-# Unless a case says otherwise, the ttl is longer than any wait here, so a lock that becomes free
-# in time was released, and has not expired.
+# Unless a case says otherwise, the ttl is longer than any wait here: a lock becomes free in time by
+# a release, not by expiry.
 
 use strict;
 use warnings;
@@ -30,14 +30,14 @@ sub stat_of
 	return $host->safe_psql('postgres', "SELECT $counter FROM redlock_stats");
 }
 
-# Of the key's channel, on each node.
+# Number of subscribers of the key's channel, on each node.
 sub subscribers
 {
 	my ($key) = @_;
 	return map { (split /\n/, $_->cli('PUBSUB', 'NUMSUB', $key))[1] // 0 } @nodes;
 }
 
-# Of a command, on all nodes.
+# Number of calls of a command, on all nodes.
 sub calls_of
 {
 	my ($command) = @_;
@@ -53,8 +53,8 @@ sub all_subscribers_are
 	return !grep { $_ != $number } subscribers($key);
 }
 
-# The host's waiter has heard that the lock is held, and has joined the channel: from then on it
-# asks only twice a second.
+# Waits until the waiting hosts have joined the key's channel.  From then on each waiting host asks
+# the nodes only twice a second.
 sub wait_subscribed
 {
 	my ($key, $number) = @_;
@@ -83,7 +83,7 @@ sub queued
 	my $woken = 0;
 	my @gaps;
 
-	# a round in which B asks once more by itself, just as A releases, shows nothing; there are few
+	# a round in which a retry of B meets the release of A shows nothing; such rounds are few
 	while ($woken < $rounds && @gaps < 2 * $rounds)
 	{
 		$on_a->query("SELECT redlock_acquire('wake', scope => 'session')");
@@ -93,8 +93,7 @@ sub queued
 		);
 		my $end = time + 60;
 		sleep 0.01 until all_subscribers_are('redlock:wake', 1) || time > $end;
-		# it asks once more when the nodes confirm the channel; if the lock is free then, no wake-up
-		# is needed
+		# B asks again when the nodes confirm the channel; a lock free by then needs no wake-up
 		for (my $seen = -1; $seen != calls_of('evalsha') && time < $end; sleep 0.02) { $seen = calls_of('evalsha') }
 		my $released = $on_a->query("SELECT redlock_release('wake'), extract(epoch FROM clock_timestamp())");
 		my ($got, $at) = split /\|/, $on_b->result->{out};
@@ -107,7 +106,7 @@ sub queued
 	note 'from release to grant, in ms: ' . join ' ', map { sprintf '%.1f', $_ * 1000 } @gaps;
 	cmp_ok($woken, '>=', $rounds, 'B was woken each time');
 
-	# Without wake-ups it would be 250 ms or more, most of the time.
+	# Without wake-ups most gaps would be 250 ms or more.
 	@gaps = sort { $a <=> $b } @gaps;
 	cmp_ok($gaps[ @gaps / 2 ], '<', 0.2, 'the median wait is shorter than the retry would be');
 	wait_until(sub { all_subscribers_are('redlock:wake', 0) }, 'no host without a waiter listens');
@@ -161,7 +160,7 @@ sub queued
 	wait_subscribed('redlock:broken', 1);
 	foreach my $round (1 .. 3)
 	{
-		# a majority: without it no release is heard
+		# on a majority of the nodes: without a majority B hears no release
 		cmp_ok($_->cli('CLIENT', 'KILL', 'TYPE', 'pubsub'), '>=', 1, 'a subscription is cut')
 		  foreach @nodes[ 0 .. $round + 1 ];
 		wait_subscribed('redlock:broken', 1);
@@ -173,7 +172,7 @@ sub queued
 	is(stat_of($host_b, 'woken'), $before + 1, 'and was woken by the release');
 	$on_b->query("SELECT redlock_release('broken')");
 
-	# released while nobody can hear the message
+	# A releases while B is subscribed at no node
 	$on_a->query("SELECT redlock_acquire('broken', scope => 'session')");
 	$on_b->send("SELECT redlock_acquire('broken', scope => 'session') > 0");
 	wait_subscribed('redlock:broken', 1);
@@ -183,7 +182,7 @@ sub queued
 	$on_b->query("SELECT redlock_release('broken')");
 }
 
-# ---- a request is given up before its answers are there ----
+# ---- a request is cancelled before the nodes have answered ----
 
 {
 	my $lines = IPC::Run::start([ 'redis-cli', '-p', $nodes[0]->port, 'SUBSCRIBE', 'redlock:early' ], '>', \my $heard);
@@ -248,8 +247,8 @@ sub queued
 	is(stat_of($host_b, 'woken'), $before, 'no message told B of the DEL');
 	$on_b->query("SELECT redlock_release('plain')");
 
-	# A host that takes the lock again and again must not get it each time: the broker must not
-	# sleep as if a message would come.
+	# A plain client that takes the lock again and again must not get the lock each time: B's broker
+	# must not wait for a message.
 	my @connections = map { IO::Socket::INET->new('127.0.0.1:' . $_->port) // die $! } @nodes;
 	my $call = sub {
 		my $request = '*' . @_ . "\r\n" . join('', map { '$' . length($_) . "\r\n$_\r\n" } @_);
@@ -318,7 +317,7 @@ sub set_handover_limit
 	$host_a->reload;
 	$host_a->poll_query_until('postgres',
 		"SELECT current_setting('redlock.handover_limit') = '$limit'");
-	# sessions read it before their next statement
+	# a session reads the setting before its next statement
 	$on_a->query('SELECT 1');
 }
 
@@ -398,7 +397,7 @@ SQL
 			  > 1;
 			sleep rand 0.02;
 		}
-		# the last one, wherever it is
+		# the last session, in any state
 		$host_a->safe_psql('postgres',
 			"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'pgbench'");
 		eval { $run->{harness}->finish };
@@ -420,8 +419,8 @@ SQL
 		0, 'and no place in the queue is left');
 }
 
-# Each place where a waiter may be terminated, or cancelled, when the lease has just been left for it.
-# The broker would look at an idle lease when its renewal is due, in 20 minutes.
+# A waiter is terminated, or cancelled, just after the release has left the lease to the waiter.
+# By itself the broker would look at the lease at the next renewal, in 20 minutes.
 {
 	$_->append_conf('postgresql.conf', "redlock.max_ttl = '1 h'") foreach $host_a, $host_b;
 	$_->reload foreach $host_a, $host_b;
@@ -455,9 +454,9 @@ SQL
 	}
 }
 
-# ---- a round that was not won ----
+# ---- a refused round tells nobody ----
 
-# Waiters that heard of it would ask in vain, and their rounds would wake others.
+# Woken waiters would ask in vain, and their rounds would wake more waiters.
 {
 	$_->cli('SET', 'redlock:undone', 'somebody', 'PX', 600000) foreach @nodes[ 0 .. 2 ];
 	my $before = calls_of('publish');
@@ -511,13 +510,13 @@ SQL
 		my $line = eval { PostgreSQL::Test::Utils::slurp_file($stat) } // next;
 		push @pids, $1 if $line =~ /^(\d+) .*\) \S $postmaster /;
 	}
-	# stopped, it can neither start nor tell anybody
+	# a stopped postmaster starts no process
 	kill 'STOP', $postmaster;
 	kill 'KILL', @pids;
 	my $died = time;
 	is($on_b->result->{out}, 't', 'B gets the lock of a host that died');
 	my $took = time - $died;
-	# its last renewal was a third of the ttl ago at the most
+	# the last renewal was a third of the ttl ago at the most
 	cmp_ok($took, '>=', $ttl * 2 / 3 - 0.7, "not before its ttl is over ($took s)");
 	cmp_ok($took, '<', 30, 'and soon after');
 	is($on_b->query("SELECT redlock_check('dies') > '0'"), 't', 'and holds it');

@@ -1,9 +1,9 @@
-# Sessions of one host that wait equally long for a lock of another host: each hears that the
-# other host holds the lock.  The second session passes the gate when its time is nearly over, and
-# has a moment for the nodes.
+# Sessions of one host wait equally long for a lock of another host: each hears that the other host
+# holds the lock.  The second session passes the gate when its time is nearly over, and has a
+# moment for the nodes.
 #
-# Protects from: an error blaming healthy nodes, or the broker, because a caller had no time left
-# to hear of them.
+# Protects from: an error blaming healthy nodes, or the broker, because a session had no time left
+# for their answers.
 
 use strict;
 use warnings;

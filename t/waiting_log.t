@@ -1,9 +1,9 @@
 # Lines in the server log about long waits, with log_lock_waits.
 #
 # Protects from: a wait without its lines, or with the line of another lock; a line that names no
-# holder, or blames nodes that nobody asked; more than one line for a wait; lines although
-# log_lock_waits is off; a line "acquired" after a wait in vain; a wait
-# without its end where another wait follows.
+# holder, or blames nodes that were not asked; more than one line for a wait; lines although
+# log_lock_waits is off; a line "acquired" after a wait in vain; a wait without the line of its end
+# when another wait follows.
 
 use strict;
 use warnings;
@@ -18,7 +18,7 @@ my $host_a = redlock_cluster('a', nodes => \@nodes, conf => "$conf\ncluster_name
 my $host_b = redlock_cluster('b', nodes => \@nodes, conf => $conf);
 my ($on_a, $also_a, $on_b, $also_b) = (map({ session($host_a) } 1, 2), map({ session($host_b) } 1, 2));
 
-# The lines of a session's process about a lock, without times; "still" has its DETAIL.
+# The lines of a session's process about a lock, without times; "still waiting" with its DETAIL.
 sub lines
 {
 	my ($session, $name) = @_;
@@ -51,7 +51,7 @@ $on_a->query("SELECT redlock_acquire('job', scope => 'session')");
 $on_b->send("SELECT redlock_acquire('job', scope => 'session') > 0");
 becomes($on_b, 'job', [$by_a], 'a wait for another host');
 
-# the time is that of the wait; another wait begins and is logged meanwhile: once for each wait
+# another wait begins: each wait has a line with the wait's own time
 $on_a->query("SELECT redlock_acquire('next', scope => 'session')");
 $also_b->send("SELECT redlock_acquire('next', scope => 'session') > 0");
 becomes($also_b, 'next', [$by_a], 'a later wait');
@@ -68,7 +68,7 @@ $on_a->query("SELECT redlock_acquire('job', scope => 'session'), redlock_acquire
 $on_b->query('SET log_lock_waits = off');
 $on_b->send("SELECT redlock_acquire('quiet', scope => 'session') > 0");
 $also_b->send("SELECT redlock_acquire('job', scope => 'session') > 0");
-# the quiet wait is the older one
+# the wait without a line is older
 wait_until(sub { $host_b->safe_psql('postgres', "SELECT count(*) FROM redlock_locks WHERE state = 'waiting'") == 2 }, 'both wait');
 becomes($also_b, 'job', [$by_a], 'the other session logs its wait');
 $on_a->query('SELECT redlock_release_all()');
@@ -150,7 +150,7 @@ $also_b->query("SELECT redlock_release('local')");
 is($on_b->result->{out}, 't', 'the session gets the lock');
 is(scalar(lines($on_b, 'local')), 0, 'without a line of ours');
 
-# the client learns of the wait if it wants, without the DETAIL, as of PostgreSQL's line
+# with client_min_messages = log the client gets the line without the DETAIL, as from PostgreSQL
 $on_a->query("SELECT redlock_acquire('told', scope => 'session')");
 $on_b->send("SET client_min_messages = log; SELECT redlock_acquire('told', wait => '300 ms')");
 like($on_b->result->{err}, qr/LOG:.*process $pid still waiting for redlock "told" after \d+\.\d{3} ms\n(?!.*DETAIL)/, 'a client with client_min_messages = log');

@@ -1,12 +1,12 @@
-# Hosts try for one lock at the same instant, as hosts with one schedule do.
+# Hosts try for a lock at the same instant, as hosts with one schedule do.
 #
-# Protects from: a job running nowhere, since the other hosts' keys refused each host, and no host
-# had a majority.
+# Protects from: a job running nowhere, since the keys of the other hosts refused each host, and no
+# host had a majority.
 #
-# Each of three hosts is near one node and 5 ms away from the others, so each gets its own node
-# first.  Time itself is the subject: all hosts try at one instant, by this machine's clock.  By
-# chance no host may win, so a tenth of the rounds may fail.  Where hosts ask again as soon as if
-# all nodes were near, a third of the rounds fail.
+# Each of three hosts is near a node of its own and 5 ms away from the remaining nodes, so each host
+# gets its own node first.  Time is the subject: all hosts try at the same instant, by this
+# machine's clock.  By chance a round may have no winner, so a tenth of the rounds may fail.  If
+# hosts asked again as soon as with near nodes, a third of the rounds would fail.
 
 use strict;
 use warnings;
@@ -35,7 +35,7 @@ my @sessions = map {
 		. join(', ', map { "redis://127.0.0.1:" . ($_ == $near ? $nodes[$_]->port : $ports[$_]) } 0 .. 2) . "'");
 	session($host)
 } 0 .. 2;
-# one lock; or several, of which each host may get some, and refuse these to the others
+# one lock; then several locks, of which each host may get some and refuse the rest
 foreach my $locks (1, 4)
 {
 	my %winners = (0 => 0);
