@@ -1,9 +1,9 @@
 # Drivers, pools, and clients that go away, and the locks of their sessions.
 #
 # Protects from: a pool's reset taking a holder out of its server's queue, so that no view shows
-# who blocks whom; call scope ending with an earlier CALL of the same pipeline; waiters waiting on
-# for a dead client, and then holding the lock; settings changed by a wait; one session whose
-# locks leave no room for others.
+# the session that blocks a waiter; call scope ending with an earlier CALL of the same pipeline;
+# waiters waiting on for a dead client, and then holding the lock; settings changed by a wait; the
+# locks of one session leaving no room for other sessions.
 
 use strict;
 use warnings;
@@ -44,7 +44,7 @@ foreach my $round (1 .. 3)
 	$waiter->send("BEGIN; SELECT redlock_acquire('pool') > 0");
 	is_queued($waiter->pid, $holder->pid, 'after a reset of the pool, a waiter is queued behind the holder');
 
-	# the waiter is let through the gate, and goes back into the queue
+	# the reset lets the waiter through the gate, and the waiter queues again
 	$holder->query($reset);
 	is_queued($waiter->pid, $holder->pid, 'the same when it was queued before the reset');
 	$holder->run("BEGIN; $reset; SELECT 1/0");
@@ -73,7 +73,7 @@ $holder->query("SELECT redlock_release('pool')");
 is($waiter->result->{out}, 't', 'and the waiter has the lock in the end');
 $waiter->query('COMMIT');
 
-# the same while both are held, at transaction and at session scope
+# the lock held at transaction and at session scope
 $holder->query("BEGIN; SELECT redlock_acquire('pool'), redlock_acquire('pool', scope => 'session')");
 $holder->query('SELECT pg_advisory_unlock_all()');
 is($holder->run("SELECT redlock_release('pool')")->{err}, '', 'nor if it is held at transaction scope, too');
@@ -92,7 +92,7 @@ is($holder->query('SELECT redlock_release_all()'), '5', 'and released');
 is($_->result->{out}, 't', 'the waiter has its lock') foreach @waiters;
 $_->quit foreach @waiters;
 
-# A real pool.  Its one connection goes back to the pool with a lock at session scope.
+# A real pool.  Its only connection goes back to the pool with a lock at session scope.
 my $python = '/usr/bin/python3';
 SKIP:
 {
@@ -136,8 +136,8 @@ PYTHON
 
 # ---- several CALLs in one pipeline ----
 
-# The second CALL begins in the transaction of the first one's end.  Since 18 PostgreSQL lets only
-# the first CALL of a pipeline commit.
+# The second CALL begins in the transaction in which the first CALL ends.  Since PostgreSQL 18 only
+# the first CALL of a pipeline can commit.
 $admin->query(<<'SQL');
 CREATE TABLE seen (n int, held bool);
 CREATE PROCEDURE job(n int) LANGUAGE plpgsql AS $$
@@ -207,7 +207,7 @@ foreach my $scope (qw(transaction session))
 }
 is($holder->query("SELECT redlock_try('gone', scope => 'session')"), 't', 'the lock is free');
 
-# The settings of a wait's length are restored, however the wait ends.
+# A wait restores the settings that limit the wait, at any end.
 foreach my $interval ('0', '1min')
 {
 	my $is_still = sub {
@@ -235,9 +235,9 @@ foreach my $interval ('0', '1min')
 
 $_->quit foreach $holder, $waiter, $admin;
 
-# ---- one session that takes all that it can ----
+# ---- a session takes as many locks as it can ----
 
-# PostgreSQL's lock table is small, and redlock.max_locks is not.
+# PostgreSQL's lock table is smaller than redlock.max_locks.
 $host->append_conf('postgresql.conf', <<'CONF');
 redlock.max_locks = 100000
 max_locks_per_transaction = 32
@@ -256,7 +256,7 @@ is("$result->{state} $result->{message}", '53400 too many redlocks are held or r
 	'without that limit, at that of the server');
 like($result->{hint}, qr/max_locks_per_transaction/, 'the hint names max_locks_per_transaction');
 
-# half of the table is left: others can take as many locks as ever
+# half of the lock table is left: other sessions can take as many locks as ever
 my $tables = join '', map { "CREATE TABLE room_$_ (i int PRIMARY KEY);" } 1 .. 50;
 $admin->query("BEGIN; $tables; ROLLBACK");
 is($admin->query("SELECT redlock_try('all 1')"), 'f', 'what is held is held');
@@ -264,7 +264,7 @@ like($holder->query('SELECT redlock_release_all()'), qr/^\d{3,}$/, 'and is relea
 is($admin->query("SELECT redlock_try('all 1', scope => 'session')"), 't', 'for others');
 
 $_->quit foreach $holder, $admin;
-# ---- a habit that is warned of: the client hears each warning, the log the first of a session ----
+# ---- warnings about a habit: the client gets each warning, the log the first of a session ----
 
 {
 	my %habit = (

@@ -1,5 +1,5 @@
-# Whenever a session, its wait or its server ends, its held and half-won locks are released on all
-# nodes, long before they would expire.
+# A session, its wait or its server ends: the held and half-won locks are released on all nodes,
+# long before the keys would expire.
 #
 # Protects from: locks outliving their holder; keys of cancelled waits; a shutdown forgetting held
 # locks, or releasing locks in use; a dead server still renewing.
@@ -55,8 +55,8 @@ foreach my $scope (qw(transaction session))
 
 # ---- a wait ends without the lock ----
 
-# Another host holds a majority, and the waiter wins the other nodes in each round.  The sub, which
-# is called after the begin of the wait, ends the wait.
+# Another host holds a majority, and the waiter wins the remaining nodes in each round.  $end_it
+# runs during the wait, and ends the wait.
 sub wait_in_vain
 {
 	my ($how, $state, $settings, $wait, $end_it) = @_;
@@ -75,7 +75,7 @@ sub wait_in_vain
 	}
 	my $result = $session_a->result;
 	is($result->{state}, $state, "$how: the wait ends");
-	# first check that the waiter has stopped asking: between two rounds there is no key either
+	# first the view: between two rounds of a waiter there is no key either
 	ok( $host_a->poll_query_until('postgres',
 			"SELECT count(*) = 0 FROM redlock_locks WHERE resource = 'vain'"),
 		"$how: no row in the view is left");
@@ -95,8 +95,7 @@ wait_in_vain('cancel', '57014', '', '',
 wait_in_vain('terminate', '57P01', '', '',
 	sub { $admin->query('SELECT pg_terminate_backend(' . $_[0]->pid . ')') });
 
-# The client may have gone for good, but a wait ends only by a signal or limit:
-# that is PostgreSQL's way, see client_connection_check_interval.
+# The client vanishes; client_connection_check_interval of the session ends the wait.
 {
 	my $session_a = session($host_a);
 	$session_a->query("SET client_connection_check_interval = '100ms'");
@@ -114,7 +113,7 @@ wait_in_vain('terminate', '57P01', '', '',
 $_->cli('DEL', 'redlock:vain') for @nodes;
 becomes_free('vain', 'the lock is free for all');
 
-# A session that waits behind another session of its own server.
+# A session waits behind another session of its own server.
 {
 	my $holder = session($host_a);
 	my $queued = session($host_a);
@@ -150,8 +149,8 @@ $session_a->quit;
 $host_a->start;
 wait_nodes_ready($host_a, 5);
 
-# A smart stop waits for the session, which keeps its lock meanwhile: for longer than its short ttl,
-# so the lock must be renewed.
+# A smart stop waits for the session.  The session keeps its locks for longer than the short ttl, so
+# the broker must renew.
 $session_a = session($host_a);
 $session_a->query("SELECT redlock_acquire('short', scope => 'session', ttl => '2 s')");
 $session_a->query("SELECT redlock_acquire('long', scope => 'session')");
@@ -188,7 +187,7 @@ $session_a->quit;
 $host_a->start;
 wait_nodes_ready($host_a, 5);
 
-# The postmaster alone dies; the session lives on until it notices.
+# Only the postmaster dies; the session lives on.
 $session_a = session($host_a);
 $session_a->query("SELECT redlock_acquire('job', scope => 'session', ttl => '2 s')");
 $session_a->send('SELECT pg_sleep(600)');
@@ -213,15 +212,15 @@ is(psql_result($host_a, "SELECT redlock_try('job')")->{out}, 't', 'and takes the
 $session_b->quit;
 # ---- shutdowns that wait for a session ----
 
-# A walsender: the server ends walsenders after the broker, which waits for locks.
+# A walsender takes no locks: the server ends walsenders after the broker, which waits for locks.
 my ($out, $err);
 wait_nodes_ready($host_a, 5);
 $host_a->psql('postgres', "SELECT redlock_try('walsender')", stdout => \$out, stderr => \$err, replication => 'database');
 like($err, qr/redlocks can't be used in a replication connection/, 'no lock in a replication connection');
 
-# A smart stop: the broker stays as long as the sessions do, if need be a new broker.  A postmaster
-# that shuts down starts the new broker when something wakes it, and by itself once a minute; so the
-# test wakes it.
+# A smart stop: a broker stays as long as the sessions, if need be a new broker.  A postmaster that
+# shuts down starts a broker when woken, and by itself once a minute; so the test wakes the
+# postmaster.
 my $last = session($host_a);
 my $broker = broker_pid($host_a);
 is(system('pg_ctl', '-D', $host_a->data_dir, '-m', 'smart', '-W', '-s', 'stop'), 0, 'a smart shutdown begins');

@@ -1,9 +1,9 @@
 # Several locks in one call, on several hosts: all or none, and no deadlock.
 #
-# Protects from: a lock kept while its call waits for an earlier one; locks left behind by a
+# Protects from: a lock kept while its call waits for an earlier lock; locks left behind by a
 # cancelled wait; hosts waiting for each other in a circle; an error without a circle; a real
-# circle without an end; a call waiting on after one of its locks was lost, then counting as
-# complete; a call waiting for one lock after the other, and coming last in each queue.
+# circle without an end; a call waiting on after the loss of one of its locks, then counting as
+# complete; a call waiting for one lock after another, and coming last in each queue.
 #
 # COMMITS in the environment is the number of transactions with locks in any order.
 
@@ -30,8 +30,8 @@ sub locks
 		"SELECT coalesce(string_agg(resource || ' ' || state, ', ' ORDER BY resource COLLATE \"C\"), '') FROM redlock_locks WHERE state <> 'releasing'");
 }
 
-# Waits until the host of a session has read the messages that have arrived: its broker reads all
-# connections before the answer to a lock.
+# Waits until the host of a session has read the messages that have arrived: the broker reads all
+# connections before it answers a request.
 sub hears_what_came
 {
 	my ($session) = @_;
@@ -68,7 +68,7 @@ is($session_b->query("SELECT ARRAY[redlock_token('z'), redlock_token('m'), redlo
 	$tokens, 'all are held, with the tokens in the order given');
 nothing_is_left('after a wait');
 
-# ---- at the gate: another session of this host has one ----
+# ---- at the gate: another session of this host has one of the locks ----
 
 $other_b->query("SELECT redlock_acquire('m', scope => 'session')");
 $session_b->send("SELECT redlock_acquire_all(ARRAY['z', 'm', 'a'], scope => 'session')");
@@ -94,7 +94,7 @@ nothing_is_left('after a lost gate');
 
 # ---- a call keeps the place of its first wait among the waiting hosts ----
 
-# B waits for one lock of a call, and then for C's lock, later in B's order.
+# B waits for m, and then for n, for which C waits, too.
 {
 	my ($b, $c)   = map { host_id($_) } @hosts[ 1, 2 ];
 	my $session_c = session($hosts[2]);
@@ -115,7 +115,7 @@ nothing_is_left('after a lost gate');
 	is_deeply($heard->named, [ $b, $c ], 'the next is B, as it has waited for longer');
 	each_in_turn('SELECT redlock_release_all()', $session_b, $session_c);
 
-	# B waits at a gate before it asks the nodes.  Then B releases n, which counts for nothing here.
+	# B waits at the gate of n before it asks the nodes for m.  The listener ignores messages of n.
 	$heard->quit;
 	$heard = listener($nodes[0], 'redlock:?host:' . host_id($host_a), 'redlock:m');
 	$session_a->query("SELECT redlock_acquire('m', scope => 'session')");
@@ -292,13 +292,13 @@ $_->resume foreach @nodes;
 wait_nodes_ready($host_b, 3);
 nothing_is_left('after a loss');
 
-# by its hold_at_most, at the nodes and at a gate
+# a lock ends by its hold_at_most while the call waits for another host, or for its own host
 foreach my $holder ($session_a, $other_b)
 {
 	$holder->query("SELECT redlock_acquire('m', scope => 'session')");
 	if ($holder == $other_b)
 	{
-		# no longer behind its gate
+		# the call passes the gate, and waits for the owner of the lease
 		$other_b->query('BEGIN; SELECT pg_advisory_unlock_all()');
 	}
 	$lost = $session_b->run("SELECT redlock_acquire_all(ARRAY['m', 'a'], scope => 'session', hold_at_most => '300 ms', wait => '5 min')");
@@ -367,7 +367,7 @@ foreach my $host (@hosts)
 }
 nothing_is_left('after all');
 
-# ---- they leave room in the server's lock table ----
+# ---- calls for several locks leave room in the server's lock table ----
 
 {
 	my $small = redlock_cluster('small', nodes => \@nodes, conf => "max_locks_per_transaction = 10\nredlock.max_locks = 200");

@@ -6,7 +6,7 @@
 # going earlier; a writer waiting behind a stream of readers, or readers behind writers; a new
 # broker forgetting the readers.
 #
-# Tokens and counts tell the order, not times.
+# Tokens and counts show the order; times do not.
 
 use strict;
 use warnings;
@@ -24,7 +24,7 @@ sub acquire
 	return "SELECT redlock_acquire('$name', scope => 'session', mode => '$mode'" . ($more // '') . ')';
 }
 
-# A session waits, and the nodes have refused it.
+# A session waits after a refusal of the nodes.
 sub waits_at_nodes
 {
 	my ($host, $name) = @_;
@@ -44,7 +44,7 @@ sub keys_left
 	return $count;
 }
 
-# ---- many at a time, none beside an exclusive one ----
+# ---- many readers at a time, none beside a writer ----
 
 {
 	my @readers = map { my $host = $_; map { session($host) } 1, 2 } @hosts;
@@ -72,7 +72,7 @@ sub keys_left
 		like($node->cli('GET', 'redlock:doc'), qr/^[0-9a-f]{32}:\d{9}:[0-9a-f]{16}= (cluster="\w+" )?host="/, 'the value says that it is shared');
 	}
 
-	# a reader that leaves takes nothing with it
+	# a reader that leaves deletes no key
 	$_->query("SELECT redlock_release('doc')") foreach @readers[ 0 .. 4 ];
 	is(keys_left('doc'), 3, 'the last reader still has the keys');
 	is($readers[5]->query("SELECT redlock_check('doc') > '0'"), 't', 'and knows');
@@ -129,7 +129,7 @@ sub keys_left
 
 	my $end = time + 20; # before their own clocks tell them
 	$_->query(acquire('lost', 'shared', ", ttl => '30 s'")) foreach @readers;
-	# the readers also share another lock for a moment, at the same place of their process's entry
+	# readers also share another lock for a moment, at the same place of an entry of their process
 	my $twin = $bystander->query(
 		"SELECT min(n) FROM (SELECT 'twin ' || i AS n FROM generate_series(1, 1000) i) t WHERE (hashtextextended(n, 0) # hashtextextended('lost', 0)) & 63 = 0");
 	$_->query(acquire($twin, 'shared')) foreach @readers;
@@ -190,7 +190,7 @@ sub keys_left
 }
 
 # ---- kept by keep_idle, until another wants it ----
-
+# ---- kept by keep_idle, until another host asks ----
 {
 	my ($reader, $other) = map { session($hosts[$_]) } 0, 1;
 
@@ -201,7 +201,7 @@ sub keys_left
 	$_->quit foreach $reader, $other;
 }
 
-# ---- in a turn of a host all of its sessions share the lock, also beside its own writers ----
+# ---- in a turn of a host all its readers share the lock, also beside writers of the host ----
 
 foreach my $writer_host (@hosts[ 1, 0 ])
 {
@@ -222,13 +222,13 @@ foreach my $writer_host (@hosts[ 1, 0 ])
 		$count{$_} += $host->safe_psql('postgres', "SELECT count(*) FROM turns WHERE mode = '$_'") foreach keys %session;
 		$host->safe_psql('postgres', 'DROP TABLE turns, end_repeats');
 	}
-	# its turn has one grant of each session, the other host's turn three
+	# a turn of the readers has one grant of each session, a turn of the other host three
 	cmp_ok($count{shared} * ($writer_host == $hosts[0] ? 2 : 6), '>', $count{exclusive},
 		"$count{shared} readers, $count{exclusive} writers");
 	$_->quit foreach map { @$_ } values %session;
 }
 
-# ---- a waiter at the time of the grant has its part of the turn, however late it runs ----
+# ---- a session that waits at the grant has its part of the turn, however late it runs ----
 
 {
 	my ($writer, $next) = map { session($hosts[1]) } 1, 2;
@@ -274,7 +274,7 @@ foreach my $writer_host (@hosts[ 1, 0 ])
 	$_->quit foreach $reader, $other, $writer;
 }
 
-# ---- all that wait are seen, and hear of the end of a node's quorum ----
+# ---- the view shows all waiting readers ----
 
 {
 	my ($writer, @readers) = map { session($hosts[$_]) } 1, 0, 0, 0;
@@ -308,7 +308,7 @@ foreach my $writer_host (@hosts[ 1, 0 ])
 	$_->quit foreach $stays, $writer;
 }
 
-# ---- however many share however many locks, others can connect ----
+# ---- many readers of many locks leave room for new connections ----
 
 {
 	my $small = redlock_cluster('small', nodes => \@nodes, conf => "max_connections = 30\nmax_locks_per_transaction = 10");
@@ -338,7 +338,7 @@ foreach my $writer_host (@hosts[ 1, 0 ])
 	$hosts[0]->safe_psql('postgres', "ALTER SYSTEM SET redlock.node_timeout = '60s'");
 	$hosts[0]->reload;
 	$hosts[0]->poll_query_until('postgres', 'SHOW redlock.node_timeout', '1min') or die 'no reload';
-	# the barrier lasts for a second, which a slow machine may need for the rest
+	# the barrier lasts for a second, and the rest may take longer on a slow machine
 	foreach my $time (1 .. 10)
 	{
 		$_->pause foreach @nodes[ 1, 2 ];
@@ -390,10 +390,10 @@ foreach my $writer_host (@hosts[ 1, 0 ])
 	$_->quit foreach $first, $writer, $last;
 }
 
-# ---- neither mode waits for a stream of the other ----
+# ---- neither mode waits for a stream of the other mode ----
 
-# Sessions of all hosts take the lock again and again.  A session of the other mode comes in
-# between, after a number of others: readers may take the lock ten thousand times a second.
+# Sessions of all hosts take the lock again and again.  A session of the other mode gets the lock
+# after a bounded number of grants: readers may take the lock ten thousand times a second.
 foreach my $mode (qw(shared exclusive))
 {
 	my $one = $mode eq 'shared' ? 'exclusive' : 'shared';
@@ -412,7 +412,7 @@ foreach my $mode (qw(shared exclusive))
 	}
 	foreach my $time (1 .. 5)
 	{
-		# no session of the other mode holds the lock meanwhile, so the count is exact
+		# the stream gets no grant beside this session, so the count is exact
 		my ($from, $token, $to) = split /\|/,
 		  $session->query("SELECT clock_timestamp(), redlock_acquire('stream $mode', scope => 'session', mode => '$one'), clock_timestamp()");
 		my $passed = 0;

@@ -1,5 +1,4 @@
-# Nodes with TLS, and faults with it: certificates, names, keys, files, servers that speak another
-# language.
+# Nodes with TLS, and faults: certificates, names, keys, files, URLs with the wrong scheme.
 #
 # Protects from: a node trusted with a wrong certificate; a private key readable by others; a
 # broken file cutting off working nodes; an error not saying what to mend.  In a build without
@@ -40,7 +39,7 @@ my @nodes = map { redis_node(tls => $tls) } 1 .. 3;
 my $host  = redlock_cluster('a', nodes => \@nodes, conf => "redlock.tls_ca_file = '$tls->{ca}'");
 my $s     = session($host);
 
-# Sets these, and has the server reload.
+# Changes settings by ALTER SYSTEM, and reloads.
 sub set
 {
 	my (%settings) = @_;
@@ -59,12 +58,11 @@ sub locks_work
 	local $Test::Builder::Level = $Test::Builder::Level + 1;
 
 	wait_nodes_ready($host, 3);
-	# a node votes once it has told of the other hosts, shortly after it is ready
+	# a node votes once it has answered a beat, shortly after it is ready
 	wait_until(sub { ($s->run("SELECT redlock_try('job')")->{out} // '') eq 't' }, "$what: locks work");
 }
 
-# Waits until the view shows this error of a node, and calls fail with the error if enough nodes
-# have it.
+# Waits until the view shows this error for each of the nodes.
 sub node_says
 {
 	my ($what, $pattern, @which) = @_;
@@ -107,7 +105,7 @@ sub all_fail
 	call_says($what, $pattern);
 }
 
-# A server that answers any input with this text, and closes the connection; returns its port.
+# Starts a server that answers any input with the text and closes the connection; returns its port.
 my @talkers;
 
 sub talker
@@ -129,7 +127,7 @@ sub talker
 	return $listener->sockport;
 }
 
-# A server of the openssl command, which speaks TLS and waits for something else than Redis.
+# Starts a server by the openssl command.  The server speaks TLS, but not Redis.
 sub openssl_server
 {
 	my ($port, @options) = @_;
@@ -153,7 +151,7 @@ END
 	$? = $exit_code;
 }
 
-# Waits until the view shows this error of the one faulty node.
+# Waits until the view shows this error for the faulty node.
 sub said
 {
 	my ($text, $what) = @_;
@@ -170,7 +168,7 @@ sub said
 	return;
 }
 
-# ---- it works ----
+# ---- locks by TLS ----
 
 locks_work('TLS');
 is($s->query('SHOW redlock.nodes'), join(', ', map { $_->url } @nodes), 'SHOW prints rediss://');
@@ -184,7 +182,7 @@ $s->query('COMMIT');
 is($other->result->{out}, 't', 'a waiter gets the lock after the commit');
 $other->quit;
 
-# The releases of many locks are more than a record of TLS can have.
+# The releases of many locks are longer than a TLS record.
 $s->query(
 	"BEGIN; SELECT sum(redlock_acquire('many ' || i)) > 0 FROM generate_series(1, 400) i; COMMIT");
 locks_work('after many locks');
@@ -237,7 +235,7 @@ foreach my $what (sort keys %bad)
 	call_says($what, $pattern);
 	if ($what ne 'expired')
 	{
-		# the authority is known, though
+		# the authority is right, and tls_verify = ca asks for nothing more
 		set(tls_verify => 'ca');
 		locks_work("$what, tls_verify = ca");
 	}
@@ -248,7 +246,7 @@ foreach my $what (sort keys %bad)
 	$_->kill9 foreach @bad_nodes;
 }
 
-# A name in the URL is what is verified, and is asked for.
+# With a name in the URL, the broker asks for this name, and verifies it.
 my $by_name = $ours->issue('by_name', names => 'DNS:localhost');
 my @named = map { redis_node(tls => $by_name) } 1 .. 3;
 set(nodes => join(',', map { $_->url(host => 'localhost') } @named));
@@ -257,7 +255,7 @@ set(nodes => node_urls(@named));
 node_says('a certificate without the address', qr/is for another name/, @named);
 $_->kill9 foreach @named;
 
-# A name that stands elsewhere in the certificate does not count.
+# A name in the subject, or in an email address, does not count.
 my $subject = $ours->issue('localhost', names => 'email:localhost@example.org');
 my @subjects = map { redis_node(tls => $subject) } 1 .. 3;
 set(nodes => join(',', map { $_->url(host => 'localhost') } @subjects));
@@ -279,7 +277,7 @@ SKIP:
 
 	my $whole = $ours->issue('whole', names => 'DNS:right.invalid');
 	my @whole = map { redis_node(tls => $whole) } 1 .. 3;
-	# sends its certificate to clients that ask for exactly this name
+	# sends the right certificate only to clients that ask for right.invalid, without a dot
 	my $port = PostgreSQL::Test::Cluster::get_free_port();
 	my $strange = $theirs->issue('strange');
 	openssl_server($port, '-cert', $strange->{cert}, '-key', $strange->{key},
@@ -305,7 +303,7 @@ SKIP:
 	$_->kill9 foreach @whole;
 }
 
-# An address of the other kind fails, too.
+# An address of IPv6 must be in the certificate, too.
 SKIP:
 {
 	skip 'no IPv6 on the loopback interface here', 2
@@ -324,7 +322,7 @@ SKIP:
 	$_->kill9 foreach @six, @four;
 }
 
-# ---- the other language ----
+# ---- a plain server behind rediss://, a server with TLS behind redis:// ----
 
 my @plain = redis_nodes(3);
 my $wrong_urls = join ',', map { $_->url =~ s/redis:/rediss:/r } @plain;
@@ -340,11 +338,11 @@ call_says('a server with TLS behind redis://', qr/if it wants TLS, its URL begin
 set(nodes => node_urls(@nodes));
 locks_work('the same with TLS');
 
-# One that answers in it.
+# A plain server that answers.
 set(nodes => node_urls(@nodes[ 0, 1 ], 'rediss://127.0.0.1:' . talker("-ERR max number of clients reached\r\n")));
 said('it does not speak TLS; if it should not, its URL begins with redis://', 'a word of Redis');
 
-# A server that says so, by an alert.
+# A server with TLS that answers plain text with an alert.
 set(nodes => node_urls(@nodes[ 0, 1 ], 'redis://127.0.0.1:' . talker("\x15\x03\x03\x00\x02\x02\x46")));
 said('it speaks TLS: its URL should begin with rediss://', 'an alert');
 
@@ -368,9 +366,9 @@ my $old_port = PostgreSQL::Test::Cluster::get_free_port();
 openssl_server($old_port, '-cert', $tls->{cert}, '-key', $tls->{key}, '-tls1_1', '-cipher', 'DEFAULT:@SECLEVEL=0');
 set(nodes => node_urls(@nodes[ 0, 1 ], "rediss://127.0.0.1:$old_port"));
 said('it has no TLS 1.2 or later', 'old protocols');
-# ---- waiting for it ----
+# ---- a silent server ----
 
-# A silent server: the broker waits, without polling.
+# The broker waits without polling.
 my $mute = IO::Socket::INET->new(Listen => 64, LocalAddr => '127.0.0.1') or die $!;
 my $mute_url = 'rediss://127.0.0.1:' . $mute->sockport;
 set(nodes => node_urls(@nodes[ 0, 1 ], $mute_url));
@@ -391,7 +389,7 @@ $mute->close;
 set(nodes => node_urls(@nodes));
 locks_work('after one that was mute');
 
-# ---- certificates of ours ----
+# ---- client certificates ----
 
 foreach my $version ('TLSv1.2', 'TLSv1.3')
 {
@@ -427,7 +425,7 @@ foreach my $version ('TLSv1.2', 'TLSv1.3')
 set(nodes => node_urls(@nodes));
 locks_work('certificates that nobody asks for');
 
-# ---- bad input: refused when it is set ----
+# ---- values that ALTER SYSTEM refuses ----
 
 my $empty = "$dir/empty.crt";
 my $open_key = "$dir/open.key";
@@ -493,10 +491,10 @@ sub replace
 	return;
 }
 
-# The start of the oldest connection; connections are made again one by one.
+# The start of the oldest connection; the broker renews connections one by one.
 sub connections_since { return $s->query("SELECT min(since) FROM redlock_nodes"); }
 
-# Waits until the log says once that the broker keeps the former settings.
+# Waits until the log says, once, that the broker keeps the former settings.
 sub is_kept
 {
 	my ($what, $pattern) = @_;
@@ -514,7 +512,7 @@ sub is_kept
 		"$what: the log names the fault");
 	is(scalar(() = $new =~ /were not loaded/g), 1, "$what: once");
 	like($new, qr/DETAIL:  The settings that were loaded before stay in force/, "$what: the log says that the earlier settings stay");
-	# a node that comes back gets the settings loaded before
+	# a new connection to a restarted node uses the former settings
 	$nodes[0]->restart;
 	locks_work($what);
 }
@@ -525,7 +523,7 @@ replace(key => $client->{key});
 set(tls_ca_file => $file{ca}, tls_cert_file => $file{cert}, tls_key_file => $file{key});
 locks_work('other files');
 
-# A lease that is held outlives new connections.
+# A held lease outlives a change of connections.
 my $since = $s->query("SELECT max(since) FROM redlock_nodes");
 $s->query("BEGIN; SELECT redlock_acquire('held', ttl => '2 s')");
 replace(ca => $ours->file);
@@ -536,7 +534,7 @@ wait_until(sub { $s->query('SELECT renewed FROM redlock_stats') > $renewed }, 'a
 is($s->run('COMMIT')->{state}, '', 'a new file: and still held');
 locks_work('a new file');
 
-# So do many leases new ones without a pause.
+# Many leases outlive reloads without a pause.
 $s->query("BEGIN; SELECT redlock_acquire('held ' || i, ttl => '1 s') FROM generate_series(1, 20) i");
 my ($renewed_before, $failed_before) = split /\|/, $s->query('SELECT renewed, unrenewed FROM redlock_stats');
 my $failed;
@@ -555,8 +553,8 @@ replace(ca => $ours->file);
 $s->query('SELECT pg_reload_conf()');
 wait_until(sub { connections_since() gt $last }, 'new files without a pause: the last one is in force');
 locks_work('new files without a pause');
-# When the broker has new nodes, it has read the files again.  It may still make connections for an
-# earlier reload, but not for ever.
+# A broker that knows a new node has read the files, too.  For a while the broker may still renew
+# connections because of an earlier reload.
 my $more = redis_node(tls => $tls);
 wait_until(
 	sub {
@@ -591,7 +589,7 @@ unlink $file{ca};
 is_kept('no file any more', qr/redlock.tls_ca_file could not be read: No such file/);
 replace(ca => $ours->file);
 
-# what the settings' checks can't see: each is right by itself
+# each setting is valid by itself, so the check of a setting cannot find the fault
 $s->query('ALTER SYSTEM RESET redlock.tls_key_file');
 is_kept('a certificate without a key', qr/redlock.tls_cert_file is set without redlock.tls_key_file/);
 
@@ -611,7 +609,7 @@ replace(ca => $ours->file);
 $s->query('SELECT pg_reload_conf()');
 locks_work('the file is there');
 
-# Nodes are met by an authority that is new.
+# Another authority replaces the former authority in the file.
 replace(ca => $theirs->file);
 $s->query('SELECT pg_reload_conf()');
 node_says('another authority in the same file', qr/unknown authority/, @nodes);
@@ -619,7 +617,7 @@ my @moved = map { redis_node(tls => $theirs->issue("moved$_")) } 1 .. 3;
 set(tls_cert_file => '', tls_key_file => '', nodes => node_urls(@moved));
 locks_work('nodes with certificates of that one');
 
-# Old and new ones, for the time between.
+# Both authorities, as during a change from the former to the new authority.
 append_to_file($file{ca}, slurp_file($ours->file));
 set(nodes => node_urls($nodes[0], @moved[ 1, 2 ]));
 locks_work('two authorities in one file');
@@ -637,7 +635,7 @@ foreach my $node (@nodes_to_change)
 	$node->restart;
 	set(nodes => node_urls(@nodes_to_change));
 	wait_nodes_ready($host, 3);
-	# the other host has the former list
+	# the other host still has the former list
 	ok($host->poll_query_until('postgres', 'SELECT count(*) = 2 AND bool_and(agrees) FROM redlock_hosts'), 'hosts with and without TLS agree');
 	my $renewed = $s->query('SELECT renewed FROM redlock_stats');
 	wait_until(sub { $s->query('SELECT renewed FROM redlock_stats') > $renewed + 1 }, 'a lease is renewed');
