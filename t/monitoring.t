@@ -2,9 +2,9 @@
 # exporters and evaluates the rules, promtool runs the unit tests of the rules.
 #
 # Protects from: a query failing on a server, or returning null, also while nodes are away; a query
-# needing more than the rights of a role without any; a metric arriving under another name than
-# rules and dashboard have; a name against Prometheus' rules; an alert that does not notice a node
-# or a lease that is gone, or failing locks; an alert while all is well.
+# needing more rights than a role without any has; a metric arriving under another name than
+# rules and dashboard have; a name against Prometheus' rules; an alert that does not notice a lost
+# node or lease, or failing locks; an alert while all is well.
 
 use strict;
 use warnings;
@@ -217,7 +217,7 @@ $second->stop;
 
 # ---- the other forms ----
 
-# postgres_exporter reads the two forms that descend from its own.
+# postgres_exporter reads the two forms derived from its own form.
 my ($inner) = slurp_file('monitoring/cloudnative_pg/configmap.yaml') =~ /^  queries: \|\n(.*)\z/ms;
 append_to_file("$dir/cloudnative_pg.yml", $inner =~ s/^ {4}//mgr);
 foreach my $file ('monitoring/pg_exporter/redlock.yml', "$dir/cloudnative_pg.yml")

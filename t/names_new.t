@@ -29,7 +29,7 @@ sub role
 	return $session;
 }
 
-# How many the role of the last session has brought in.
+# Number of new names of a role, by default of the last session's role.
 sub brought_in
 {
 	my ($role) = @_;
@@ -98,7 +98,7 @@ sub refused
 	$other->quit;
 }
 
-# ---- whose they are ----
+# ---- which role a name counts for ----
 
 {
 	my $session = role();
@@ -189,7 +189,7 @@ sub refused
 	is(brought_in(), 0, 'and brings in no name');
 }
 
-# ---- what is known is no more after a restart ----
+# ---- a restart forgets the known names ----
 
 {
 	$host->restart;

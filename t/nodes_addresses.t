@@ -1,11 +1,11 @@
 # Nodes by each kind of address: IPv6, Unix sockets, names with several addresses, and names that
-# change, as those of rented nodes do when another server takes over.
+# lead to another server, as names of rented nodes do after a failover.
 #
 # Protects from: an address never tried; a node staying away after its name has changed, or
 # hanging at the former server; a server taking over, and voting without its predecessor's grants
 # (invariants 1 and 8).
 #
-# A library makes the answers of the name service, see test/hostile/faults.c.  All nodes listen on
+# A library fakes the answers of the name service, see test/hostile/faults.c.  All nodes listen on
 # addresses of the loopback interface.
 
 use strict;
@@ -66,7 +66,7 @@ sub wait_for_node
 
 sub clock { return $host->safe_psql('postgres', 'SELECT clock_timestamp()'); }
 
-# Has the broker connections there?  One of them is the question's own.
+# Has the broker connections to the node?  One connection is the question's own.
 sub is_used { return $_[0]->cli(qw(INFO clients)) =~ /connected_clients:([2-9])/; }
 
 # ---- IPv6 and Unix sockets ----
@@ -115,7 +115,7 @@ sub is_used { return $_[0]->cli(qw(INFO clients)) =~ /connected_clients:([2-9])/
 	my $port  = $node->port;
 	my @dead  = map { "127.0.0.1$_" } 1 .. 9;
 
-	# a server that listens on IPv4 only; the last of some, and of as many as there may be
+	# a server that listens on IPv4 only; then the good address comes last of six, of sixteen
 	set_name('both.invalid', '::1', '127.0.0.1');
 	$host = start_host('several', nodes => [ @nodes, $by->('both.invalid') ], conf => "redlock.ttl = '60s'");
 	is(view("both.invalid:$port", 'state'), 'ready', 'the second address is tried');
@@ -142,7 +142,7 @@ sub is_used { return $_[0]->cli(qw(INFO clients)) =~ /connected_clients:([2-9])/
 		is(view("good.invalid:$port", 'last_error'), 'it closed the connection', 'it is connected to again at once');
 	}
 
-	# where each fails in another way, the log does not fill
+	# both addresses fail, with different errors: the log does not fill
 	my $replica = redis_node(port => $port, host => '127.0.0.3', conf => [ '--replicaof', "127.0.0.1 $port" ]);
 	my $asked = sub { $replica->cli(qw(INFO commandstats)) =~ /^cmdstat_config(?:\|get)?:calls=(\d+)/m ? $1 : 0 };
 	set_name('wrong.invalid', '127.0.0.3', '127.0.0.11');
@@ -152,7 +152,7 @@ sub is_used { return $_[0]->cli(qw(INFO clients)) =~ /connected_clients:([2-9])/
 	cmp_ok($lines, '<', $asked->(), 'the log does not tell each time');
 	$replica->kill9;
 
-	# the order is another each time, and the server is the same one
+	# the addresses come in another order each time, and lead to the same server
 	append_to_file("$faults/rotated-names", '');
 	set_name('turns.invalid', '127.0.0.11', '127.0.0.1', '127.0.0.2');
 	set_nodes(@nodes, $by->('turns.invalid'));

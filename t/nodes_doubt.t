@@ -5,7 +5,7 @@
 # before a renewal; connections of slow nodes replaced in vain, or again and again, so that a
 # hanging node never counts as failed; a node closing each connection, and being connected again
 # without a pause; keys set by a node before the rest of the same call failed (invariant 7); tries
-# failing while broken connections are opened again.
+# failing while the broker replaces broken connections.
 
 use strict;
 use warnings;
@@ -24,7 +24,7 @@ sub phase
 	return $up - 5 * int($up / 5);
 }
 
-# How often the host logged this of the node.
+# How often the host logged this text about the node.
 sub logged
 {
 	my ($host, $node, $text) = @_;
@@ -42,7 +42,7 @@ SKIP:
 	local $ENV{LD_PRELOAD} = $library;
 	local $ENV{FAULTS_DIR} = $faults;
 
-	# nothing but the nodes' retries, and a check of the connections each 5 s, wakes the broker
+	# only the nodes' retries, and a check of the connections each 5 s, wake the broker
 	my @nodes = redis_nodes(3);
 	my $host = redlock_cluster('broken', nodes => \@nodes, conf => "redlock.node_timeout = '19s'\nredlock.ttl = '60s'");
 	my $s = session($host);
@@ -92,7 +92,7 @@ SKIP:
 	my $s = session($host);
 	my $stats = sub { return $host->safe_psql('postgres', "SELECT $_[0] FROM redlock_stats"); };
 
-	# due 4.5 s later, with the answer a second after that: both between the same two checks
+	# the renewal is due 4.5 s later, its answer a second after that: between the same two checks
 	wait_until(sub { phase() > 1 && phase() < 1.5 }, 'it is some time before the next check');
 	$s->query("SELECT redlock_acquire('a', scope => 'session')");
 	wait_until(sub { phase() < 0.3 }, 'that has come');
@@ -119,7 +119,7 @@ SKIP:
 	my $address = $node->address;
 	my $rtt = sub { return $host->safe_psql('postgres', "SELECT rtt_us / 1e6 FROM redlock_nodes WHERE node = '$address'"); };
 
-	# its answers come all the time, each late
+	# the node answers all the time, each answer late
 	my $work = "PERFORM redlock_acquire('a'); PERFORM pg_sleep(0.02)";
 	repeat($s, $work);
 	foreach my $delay (0.5, 1.0, 1.5, 2.0)
@@ -134,7 +134,7 @@ SKIP:
 	$node->obey;
 	wait_until(sub { $s->query("SELECT redlock_acquire('b')"); $rtt->() < 0.5 }, 'it is quick again');
 
-	# the node answers nothing any more, and no command on other connections
+	# the node answers nothing any more on this connection, and no EVALSHA on a new connection
 	$node->obey([ '^NOW', 'hang' ], [ '^EVALSHA', 'hang' ]);
 	wait_until(sub { $node->hung >= 1 }, 'its connection is dead');
 	$s->query('DROP TABLE end_repeats');
@@ -144,7 +144,7 @@ SKIP:
 	wait_until(sub { logged($host, $node, $anew) + logged($host, $node, $failed) >= 3 }, 'it goes on');
 	is(logged($host, $node, $anew), 1, 'once');
 
-	# a new broker has not doubted the node, but learns that the time is too short to connect again
+	# a new broker does not doubt the node yet, and learns that the time is too short to connect
 	$node->obey([ '^EVALSHA', 'hang' ], [ '^SCRIPT', 'delay', 1.6 ]);
 	my $before = logged($host, $node, $failed);
 	replace_broker($host);

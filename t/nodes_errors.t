@@ -2,7 +2,8 @@
 #
 # Protects from: texts of nodes with noise of a script, or with two full stops; the same hint for
 # all causes when the cause is known; a node refused for a passing reason; an error of a former
-# password staying; a state flickering; a session hearing of another session ahead, but not which.
+# password staying; a state flickering; a session hearing of a session ahead, but not of which
+# session.
 
 use strict;
 use warnings;
@@ -38,7 +39,7 @@ sub row_is
 	  || diag($host->safe_psql('postgres', 'TABLE redlock_nodes'));
 }
 
-# A try without a quorum; before its error, the nodes may still change their answers.
+# A try finds no quorum.  Before the error the nodes may still change their answers.
 sub no_quorum
 {
 	my ($what, $detail, $hint) = @_;
@@ -56,7 +57,7 @@ sub no_quorum
 	return;
 }
 
-# ---- a database that is not there ----
+# ---- a database that does not exist ----
 
 my @few = redis_nodes(2, conf => [qw(--databases 2)]);
 set_nodes($good, map { $_->url . '/5' } @few);
@@ -74,7 +75,7 @@ set_nodes($good, map { 'redis://' . $_->address } @guarded);
 row_is($guarded[0]->address, 'no password where one is wanted', q{state = 'refused' AND last_error ~ '^NOAUTH Authentication required$'});
 no_quorum('no password', qr/: NOAUTH Authentication required\.$/, qr/^Correct the user and password in redlock\.nodes, and reload\. See/);
 
-# the node is tried again each second, and is shown as refused meanwhile
+# the broker tries the node again each second; between the tries the node stays refused
 my $since = $host->safe_psql('postgres', "SELECT since FROM redlock_nodes WHERE node = '@{[$guarded[0]->address]}'");
 my %states;
 my $refusals = sub { return $guarded[0]->cli('INFO', 'errorstats') =~ /errorstat_NOAUTH:count=(\d+)/ ? $1 : 0; };

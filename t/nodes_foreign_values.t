@@ -1,9 +1,9 @@
 # Strings of other programs under the names of locks: long strings, and strings that look like
 # values of redlock_pg.
 #
-# Protects from: a long value making the broker drop its connections, so that other leases are
-# lost and other calls fail; a text cut inside of a character; a long counter or barrier with the
-# same effect; a plain client's value taken for a shared lock, and overwritten or deleted.
+# Protects from: a long value making the broker drop its connections, so that leases are lost and
+# calls fail; a text cut inside of a character; a long counter or barrier with the same effect; a
+# plain client's value taken for a shared lock, and overwritten or deleted.
 
 use strict;
 use warnings;
@@ -17,14 +17,14 @@ my @nodes = redis_nodes(3);
 my $host  = redlock_cluster('a', nodes => \@nodes, conf => "redlock.ttl = '20s'\nredlock.node_timeout = '10s'\nredlock.on_loss = 'error'");
 my ($admin, $s) = map { session($host) } 1, 2;
 
-# Runs a script with these arguments on each node; returns the answers.
+# Runs a script with the arguments on each node; returns the answers.
 sub on_nodes
 {
 	my ($script, @arguments) = @_;
 	return map { $_->cli('EVAL', $script, 0, @arguments) } @nodes;
 }
 
-# A stranger writes $count times this text under a key; NULs in the key's name are '|'.
+# A stranger writes the text $count times under a key; '|' in the key stands for NUL.
 sub put_long
 {
 	my ($key, $text, $count) = @_;
@@ -51,7 +51,7 @@ my $since = connected_since();
 
 # ---- long values ----
 
-# each character has another length in UTF-8, and no limit is a multiple of all lengths
+# each character has another length in UTF-8; no limit is a multiple of all lengths
 my %character = (2 => 'ä', 3 => '€', 4 => '😀');
 
 foreach my $size (100_000, 5_000_000)
@@ -66,7 +66,7 @@ foreach my $size (100_000, 5_000_000)
 	my $token = $holder->query("SELECT redlock_acquire('other $size', scope => 'session', ttl => '3 s')");
 	my $enough = renewals() + 4;
 
-	# the lease with the short ttl is renewed many times meanwhile
+	# meanwhile the broker renews the lease with the short ttl many times
 	while ($rounds < 20 || (is_held("other $size") && renewals() < $enough))
 	{
 		$failed{try}++ if $s->run("SELECT redlock_try('big $size')")->{out} ne 'f';
@@ -88,7 +88,7 @@ foreach my $size (100_000, 5_000_000)
 	$holder->quit;
 	$s->query('SELECT redlock_release_all()');
 
-	# waiters see what the value is, as far as there is room
+	# waiters see the beginning of the value
 	my $result = $s->run("SELECT redlock_acquire('big $size', wait => '200 ms')");
 	utf8::decode($result->{detail});
 	is($result->{state}, '55P03', "$size bytes: a wait ends");
@@ -118,7 +118,7 @@ is($admin->query("SELECT count(*) FROM redlock_nodes WHERE state = 'ready' AND l
 	my ($holder, $kept) = map { session($host) } 1, 2;
 	my $enough = renewals() + 4;
 
-	# A renewed lease does not depend on its counter any more.
+	# A renewed lease no longer depends on its counter.
 	$holder->query("SELECT redlock_acquire('beside', scope => 'session', ttl => '3 s')");
 	$kept->query("SELECT redlock_acquire('grown', scope => 'session', ttl => '3 s')");
 	wait_until(sub { renewals() >= $enough }, 'leases are renewed');
@@ -129,7 +129,7 @@ is($admin->query("SELECT count(*) FROM redlock_nodes WHERE state = 'ready' AND l
 	is($result->{state}, '08006', "a counter of $digits digits: no lock");
 	like($result->{detail}, qr/the counter is not a number/, 'the nodes say why');
 
-	# who waits for the exclusive lock, at length
+	# the barrier names the waiter, with a very long name
 	put_long('redlock:barred|barrier', '9', $digits);
 	is($s->query("SELECT redlock_try('barred', mode => 'shared')"), 't', "a barrier of $digits digits, without a waiter");
 	on_nodes(
@@ -153,7 +153,7 @@ is(connected_since(), $since, 'the host stays connected to each node');
 my $like = '0123456789abcdef0123456789abcdef:000000008:0000000000000001= host=stranger';
 my @values;
 
-# another character at each place: a capital letter, and a non-digit
+# a wrong character at each place: A or g for a digit, - or 0 for another character
 foreach my $at (0 .. 60)
 {
 	my $was = substr $like, $at, 1;
@@ -165,7 +165,7 @@ foreach my $at (0 .. 60)
 }
 # a value of ours with a longer or shorter head, and cut at each place
 push @values, "0$like", substr($like, 1), map { substr $like, 0, $_ } 1 .. 60;
-# with the right separators only
+# only the separators are right
 push @values, ('.' x 42) . ':' . ('.' x 16) . '= stranger', ('.' x 32) . ':' . ('.' x 9) . ':' . ('.' x 16) . '= stranger', uc $like,
   (' ' x 42) . ':' . ('0' x 16) . '=';
 
@@ -179,7 +179,7 @@ my $same   = q{
 	end
 	return n};
 
-# Each value is there, as the stranger wrote it.
+# Each value is still as the stranger wrote it.
 sub unchanged
 {
 	my ($name, $after) = @_;
@@ -206,7 +206,7 @@ foreach my $mode (qw(shared exclusive))
 is(granted("redlock_try('like ' || n, permits => 3)"), 0, 'they refuse a permit');
 unchanged('like', 'tries for permits');
 
-# The host held the lock before, and its readers are on the nodes.
+# The host held the locks before, so the nodes have the host's readers.
 foreach my $mode (qw(shared exclusive))
 {
 	my $holder = session($host);

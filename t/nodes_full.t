@@ -1,10 +1,10 @@
-# Nodes with little memory.  One role cannot fill the nodes with new names, and a full node still
-# serves the names that it knows.
+# Nodes with little memory.  A role cannot fill the nodes with new names, and a full node still
+# serves the names that the node knows.
 #
 # Protects from: a role without rights trying new names, by arrays of 64 in three sessions, until
-# the nodes refuse everybody (91,000 names of 200 bytes filled 30 MB in 5.5 s, for 28 hours); a
+# the nodes refuse all hosts (91,000 names of 200 bytes filled 30 MB in 5.5 s, for 28 hours); a
 # full node refusing locks with a counter, or renewals, or granting unknown names; a nearly full
-# node without a word in the log, or with a warning every five seconds; a host unable to connect
+# node without a line in the log, or with a warning every five seconds; a host unable to connect
 # to full nodes.
 
 use strict;
@@ -123,7 +123,7 @@ $renewed->query("SELECT redlock_acquire('renewed', ttl => '1 s', scope => 'sessi
 $renewed->query("SELECT redlock_acquire('detached', scope => 'detached', hold_at_most => '1 h')");
 my $token = $renewed->query("SELECT redlock_acquire('given back', scope => 'session')");
 
-# Down to the last kilobytes, by a value at a time; what is freed later is not enough for a name.
+# Fills the node to the last kilobytes.  Memory freed later is too little for a name.
 sub fill
 {
 	my ($node) = @_;

@@ -14,7 +14,7 @@ use HostileRounds;
 use RedlockTest;
 use Test::More;
 
-# begins with what is no type of any reply
+# begins with a byte that starts no reply
 my $garbage = join '', map { sprintf '\x%02x', $_ * 37 % 256 } 2 .. 255;
 
 my $no_answer = qr/no answer within 500 ms/;

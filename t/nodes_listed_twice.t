@@ -1,8 +1,8 @@
-# A server that is listed under two names restarts, and is first met by its second name.
+# A server is listed under two names, restarts, and is first met by its second name.
 #
-# Protects from (invariant 4): a server voting twice in a round of renewals, once by each name.
-# Then a lease is renewed without a majority of servers, and the other servers could grant the
-# lock to another host.
+# Protects from (invariant 4): a server voting twice in a round of renewals, once by each name: a
+# lease renewed without a majority of servers, while the remaining servers could grant the lock to
+# another host.
 
 use strict;
 use warnings;
@@ -20,7 +20,7 @@ symlink $server->socket, $first or die "$first: $!";
 my $host = redlock_cluster('host',
 	nodes => [ "unix://$first", "unix://$second", $other ],
 	ready => 2,
-	# the pause of a round that is not decided
+	# the pause after an undecided round
 	conf => "redlock.node_timeout = '6 s'");
 my $holder = session($host);
 
@@ -38,7 +38,7 @@ sub node_has
 
 $holder->query("SELECT redlock_acquire('job', scope => 'session', ttl => '$ttl s')");
 
-# A majority is gone from here on, but nobody knows.
+# From here on a majority is gone, unnoticed.
 $other->pause;
 my $left_ms = $server->cli('PTTL', 'redlock:job');
 wait_until(
@@ -59,7 +59,7 @@ wait_until(sub { stat_of('lost') == 1 }, 'the lease ends');
 is(stat_of('renewed'), $renewed, 'and was not renewed by one server of three nodes');
 $holder->run("SELECT redlock_release('job')");
 
-# The first name comes back, and is now the refused one.
+# The first name comes back, and is now refused.
 $other->resume;
 symlink $server->socket, $first or die "$first: $!";
 wait_until(sub { node_has($first, "state = 'refused' AND last_error ~ 'same server'") },

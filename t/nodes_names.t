@@ -1,11 +1,11 @@
 # A name service that fails or hangs disturbs nothing.
 #
 # Protects from (invariant 15): a server, or a broker, refusing to stop during a name lookup; a
-# signal striking during a lookup; a node delaying others since its name is not resolved, at a start
-# or after a change of the list; threads piling up.
+# signal striking during a lookup; a node delaying other nodes while its name is not resolved, at a
+# start or after a change of the list; threads piling up.
 #
-# A library makes a name hang until the test ends the hang, see test/hostile/faults.c.  So "in
-# time" means: at all.
+# A library makes a name hang until the test ends the hang, see test/hostile/faults.c.  So a step
+# that waits for a lookup never ends.
 
 use strict;
 use warnings;
@@ -65,8 +65,8 @@ sub wait_for_node
 	return;
 }
 
-# Is the broker still in its first lookup of this name?  A lookup that takes long is an error, which
-# is counted; the next lookup follows.
+# Is the broker still in its first lookup of the name?  A long lookup counts as an error, and the
+# next lookup follows.
 sub is_first_lookup
 {
 	my ($address) = @_;
@@ -77,7 +77,7 @@ FROM redlock_nodes n JOIN redlock_stat_nodes s USING (node) WHERE node = '$addre
 SQL
 }
 
-# Tries that wait for nothing get a lock before the first lookup of this name has ended.
+# Tries get a lock at once, before the first lookup of the name has ended.
 sub grants_during_first_lookup
 {
 	my ($address, $when) = @_;
@@ -97,7 +97,7 @@ sub grants_during_first_lookup
 	return;
 }
 
-# The contents of a file of each thread of the broker, but the first.
+# The contents of a file of each thread of the broker, except the main thread.
 sub threads
 {
 	my ($file) = @_;
@@ -106,7 +106,7 @@ sub threads
 	return map { eval { slurp_file("$_/$file") } // () } grep { !m{/$pid$} } glob "/proc/$pid/task/*";
 }
 
-# Fast calls, which must not wait for a hanging lookup.
+# Stops the server by a fast shutdown, which must not wait for a hanging lookup.
 sub stops
 {
 	my ($what) = @_;
@@ -135,7 +135,7 @@ is($s->query("SELECT redlock_try('job', scope => 'session')"), 't', 'a session t
 my @status = threads('status');
 is(scalar @status, 1, 'the resolver hangs in one thread of its own');
 my ($blocked) = ($status[0] // '') =~ /^SigBlk:\s+([0-9a-f]+)/m;
-# all but KILL and STOP, and the two that glibc has for itself
+# all signals except KILL and STOP, and the two signals that glibc keeps for itself
 is($blocked, 'fffffffe7ffbfeff', 'which takes no signal');
 
 replace_broker($host);
@@ -148,7 +148,7 @@ set_nodes(@nodes, 'redis://slow-1.invalid:1');
 wait_for_node('slow-1.invalid:1', "state = 'resolving'", 'a new name hangs');
 grants_during_first_lookup('slow-1.invalid:1', 'after a reload');
 
-# ---- many that hang ----
+# ---- many names that hang ----
 
 foreach my $n (1 .. 40)
 {
@@ -179,15 +179,15 @@ wait_for_node($by_name, "last_error = 'could not start a thread to resolve the h
 set_fault('no-threads', 0);
 wait_for_node($by_name, "state = 'ready'", 'it is tried again');
 
-# ---- answers that are there before the next name is asked for ----
+# ---- a lookup is answered before the broker starts the next lookup ----
 
-# Each is of its own name: in a round of questions none is read yet.
+# Each answer belongs to its own name: during a round of lookups the broker reads no answer.
 set_fault('quick-threads', 1);
 set_nodes(@nodes[ 0, 1 ]);
 $host->poll_query_until('postgres', 'SELECT count(*) = 2 FROM redlock_nodes') or die 'nodes are left';
 set_nodes(@nodes[ 0, 1 ], $nodes[2]->url(host => 'localhost'), 'redis://no-such-host.invalid:1');
 wait_for_node('no-such-host.invalid:1', "last_error ~ '^could not resolve the host name: '", 'a name is unknown');
-# the first address may be one without the node
+# the node may not listen on the first address
 wait_for_node($by_name, "state = 'ready' AND coalesce(last_error, '') !~ 'resolve'",
 	'another is resolved at once');
 set_fault('quick-threads', 0);

@@ -1,9 +1,9 @@
-# Keys of other types under the names of locks, as Redisson's locks, which are hashes.
+# Keys of other types under the names of locks, for example Redisson's locks, which are hashes.
 #
 # Protects from: another program's lock reported as a fault of healthy nodes, or overwritten or
-# deleted; a wait not ending with the other program's lock; a holder hearing late, or never, of
-# such a key in place of its lock; a key of another type in place of our counter or queue breaking
-# more than this node's command.
+# deleted; a wait not ending with the other program's lock; a holder hearing late, or never, of a
+# key of another type in place of its lock; a key of another type in place of a counter or queue
+# breaking more than the command at this node.
 
 use strict;
 use warnings;
@@ -28,8 +28,8 @@ my %kinds = (
 	'a stream' => [ q{redis.call('XADD', KEY, '*', 'a', 'b')}, 'a key of type stream' ],
 );
 
-# A user with the rights of docs/how-to/permissions.md, but without the two commands that tell the
-# type.
+# Users with the rights of docs/how-to/permissions.md, but without TYPE and HSCAN (limited), or
+# without HSCAN (untyped).
 my @rights = slurp_file('docs/how-to/permissions.md') =~ /^ACL SETUSER redlock on >secret (.*)$/m ? split(/ /, $1) : die 'no rights';
 my @nodes = redis_nodes(3);
 # a busy machine is no error of the nodes
@@ -41,7 +41,7 @@ my $limited = redlock_cluster('b', nodes => [ map { $_->url(user => 'limited', p
 my $untyped = redlock_cluster('c', nodes => [ map { $_->url(user => 'untyped', password => 'secret') } @nodes ], conf => $conf);
 my ($admin, $s) = map { session($host) } 1, 2;
 
-# Replaces the key of a lock, with a ttl in seconds.
+# Replaces the key of a lock, with a life in seconds.
 sub make
 {
 	my ($kind, $name, $life, @at) = @_;
@@ -52,7 +52,7 @@ sub make
 	return;
 }
 
-# What is there: the content at each node, by a digest.
+# A digest of the key's content at each node.
 sub what_is_there
 {
 	my ($name) = @_;
@@ -70,7 +70,7 @@ sub no_node_has_an_error
 	return;
 }
 
-# A session of the host waits for the lock, and hears that it must wait.
+# A session of the host waits for the lock, and hears the reason.
 sub told_while_waiting
 {
 	my ($at, $name) = @_;
@@ -134,7 +134,7 @@ foreach my $kind (sort keys %kinds)
 }
 is($s->query("SELECT redlock_try('free')"), 't', 'refused calls for several leave nothing behind');
 
-# ---- as its time to live ends ----
+# ---- the key expires ----
 
 make('a lock of Redisson', 'short', 1);
 is($s->run("SELECT redlock_acquire('short', scope => 'session')")->{state}, '', 'a wait gets the lock when the key has expired');
@@ -178,9 +178,9 @@ foreach my $at ([ $limited, sub { 'a key that is not a string' } ], [ $untyped, 
 	$session->quit;
 }
 
-# ---- in place of a lock that is held ----
+# ---- in place of a held lock ----
 
-# A stranger's string and hash take the place of the key at some nodes; the lock fares the same.
+# A stranger's string and hash replace keys at some nodes; both locks fare the same.
 foreach my $at ([ 'a minority', $nodes[0] ], [ 'all', @nodes ])
 {
 	my ($where, @there) = @$at;
@@ -215,7 +215,7 @@ foreach my $at ([ 'a minority', $nodes[0] ], [ 'all', @nodes ])
 			wait_until(sub { slurp_file($host->logfile) =~ /lease on redlock "\Q$hash\E" of .* was lost.*\n.*DETAIL:  (.*)/ }, "the log tells it: $hash");
 			my ($of_hash, $of_string) =
 			  map { slurp_file($host->logfile) =~ /lease on redlock "\Q$_\E" of .* was lost.*\n.*DETAIL:  (.*)/ } $hash, $string;
-			# how many nodes have told by then may differ
+			# the number of nodes that have reported by then may differ
 			is(join(' ', map { /another session took the lock there/ ? 'yes' : 'no' } $of_hash, $of_string), 'yes yes', 'with the same reason');
 			cmp_ok(scalar(() = $of_hash =~ /another session took the lock there, or a session released the lock by force/g), '>=', 2, 'a majority of the nodes reports another holder');
 		}
@@ -228,7 +228,7 @@ no_node_has_an_error('in place of a lock');
 
 # ---- in place of a lock's other keys ----
 
-# by the command that needs the key, at one node
+# at one node: the command that needs the key
 my %companions = (
 	'token' => [ '\0token', "SELECT redlock_try('NAME')" ],
 	'readers' => [ '\0readers', "SELECT redlock_try('NAME', mode => 'shared')", "SELECT redlock_acquire('NAME', scope => 'session', mode => 'shared')" ],
@@ -262,13 +262,13 @@ foreach my $which (sort keys %companions)
 	}
 	$other->quit;
 
-	# a release that was not answered comes again, and must not meet an error again
+	# the broker sends a release without an answer again: no node may answer with an error then
 	foreach my $kept ("with a $which of another type", $name)
 	{
 		$_->cli('EVAL', "redis.call('DEL', ARGV[1] .. '$suffix')", 0, "redlock:$kept") foreach @nodes;
 	}
 
-	# with another user the node is another node, so its error is forgotten
+	# another user makes another node, without the former error
 	$host->append_conf('postgresql.conf', redlock_conf(nodes => [ map { $_->url(user => $which, password => 'secret') } @nodes ]));
 	$_->cli(qw(ACL SETUSER), $which, qw(on >secret ~* &* +@all)) foreach @nodes;
 	$host->reload;

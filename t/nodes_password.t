@@ -1,12 +1,12 @@
-# The password of the nodes is changed, as docs/how-to/permissions.md tells: by a reload, while
-# sessions take and hold locks.
+# The password of the nodes changes by a reload, as docs/how-to/permissions.md says, while sessions
+# acquire and hold locks.
 #
-# Protects from: a reload that closes the connections to all nodes at once, so that calls fail
-# meanwhile; a held lock that is lost with the connections; a node that stays connected by the old
-# password, or is connected again by it later.
+# Protects from: a reload that closes the connections to all nodes at once, so that calls fail; a
+# held lock lost with the connections; a node that stays connected by the old password, or is
+# connected again by the old password.
 #
-# Each connection waits for the answer to AUTH for a while, so a quorum is missing for as long if
-# all connections are closed at once.
+# The answer to AUTH comes late, so closing all connections at once would leave the host without a
+# quorum for a while.
 
 use strict;
 use warnings;
@@ -71,7 +71,7 @@ is($host->safe_psql('postgres', 'SELECT lost FROM redlock_stats'), '0', 'no leas
 
 # ---- without the old password ----
 
-# Redis keeps the connections that were made by a removed password.
+# Redis keeps connections made by a removed password.
 $_->cli(qw(ACL SETUSER app <old)) foreach @redis;
 foreach my $i (0 .. 2)
 {

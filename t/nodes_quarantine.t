@@ -1,10 +1,10 @@
 # A node that may have forgotten leases is in quarantine for as long as a lease could last: what
-# views show, what the node does, how the quarantine ends.
+# the views show, what the node does, how the quarantine ends.
 #
-# Protects from (invariants 1 and 8): a node voting for new leases after forgetting old ones; a
+# Protects from (invariants 1 and 8): a node voting for new leases after forgetting old leases; a
 # renewal counting soon after a loss, or not noticing a flush; a quarantine missing in the views,
-# ending with the broker, or endless.  The test tries all the
-# time to get locks on another host while their holders live.
+# ending with the broker, or endless.  All the time another host tries to get the locks of living
+# holders.
 #
 # The length of a quarantine is the subject, so times matter, and redlock.max_ttl is short.
 #
@@ -20,7 +20,7 @@ use Time::HiRes qw(sleep time);
 
 my ($host_a, $host_b);
 
-# The state of a node by the host's broker.
+# Columns of a node's row, by the host's broker.
 sub node_is
 {
 	my ($host, $node, $columns) = @_;
@@ -28,7 +28,7 @@ sub node_is
 		"SELECT $columns FROM redlock_nodes WHERE node = '" . $node->address . "'");
 }
 
-# Which nodes a message is about.
+# The nodes that a message names.
 sub named
 {
 	my ($text, @nodes) = @_;
@@ -46,7 +46,7 @@ sub is_free_for
 # ---- after a restart ----
 
 {
-	# three ways to forget by a restart, and one not to
+	# three ways to forget by a restart, and a node that forgets nothing
 	my @nodes = (
 		redis_node(persist => 0),
 		redis_node(conf => [ '--no-appendfsync-on-rewrite', 'yes' ]),
@@ -54,12 +54,12 @@ sub is_free_for
 		redis_node(), redis_node());
 	my $max_ttl = 8;
 	my $conf = "redlock.ttl = '2s'\nredlock.max_ttl = '${max_ttl}s'";
-	# waits: the nodes are young, so those that may have forgotten begin in quarantine
+	# waits: the nodes are young, so nodes that may have forgotten begin in quarantine
 	($host_a, $host_b) = map { redlock_cluster($_, nodes => \@nodes, conf => $conf) } qw(a b);
 	my ($on_a, $on_b) = map { session($_) } $host_a, $host_b;
 	my @forget = @nodes[ 0 .. 2 ];
 
-	# one
+	# one node
 	my $yes = node_is($host_a, $nodes[0], 'votes_yes');
 	my $began = time;
 	$nodes[0]->kill9;
@@ -67,7 +67,7 @@ sub is_free_for
 	$nodes[0]->start;
 	my $restarted = time;
 	wait_quarantined($_, 'restarted at [-0-9]+ [:0-9]+ \S+', $nodes[0]) foreach $host_a, $host_b;
-	# also later, as people read the view at any time, and messages quote the text
+	# the text must stay right, as operators read the view at any time, and messages quote the text
 	wait_until(sub { time > $restarted + 3 }, 'some time passes');
 	my $near = "substring(%s FROM 'restarted at (.*) and may')::timestamptz BETWEEN"
 	  . " to_timestamp($began) - interval '2 s' AND to_timestamp($restarted) + interval '2 s'";
@@ -79,7 +79,7 @@ sub is_free_for
 		't', 'the view tells since when');
 	is( node_is($host_a, $nodes[0], "quarantined_for BETWEEN '0' AND '" . ($max_ttl + 0.1) . " s'"),
 		't', 'the view tells how long it will last');
-	# a renewal would count as a vote, and go to that node, too
+	# a long ttl: a renewal would count as a vote, and go to the node in quarantine, too
 	$on_a->query("BEGIN; SELECT redlock_acquire('one', ttl => '${max_ttl}s')");
 	wait_until(sub { key_count('redlock:one', @nodes[ 1 .. 4 ]) == 4 }, 'four nodes vote');
 	is(node_is($host_a, $nodes[0], 'votes_yes'), $yes, 'and not the one in quarantine')
@@ -104,7 +104,7 @@ sub is_free_for
 	wait_until(sub { key_count('redlock:one', @nodes) == 5 }, 'all five vote');
 	$on_a->query('COMMIT');
 
-	# three at once
+	# three nodes at once
 	my $token = $on_a->query("SELECT redlock_acquire('held', scope => 'session')");
 	wait_until(sub { key_count('redlock:held', @nodes) == 5 }, 'a lock is held');
 	$_->kill9 foreach @forget;
@@ -146,7 +146,7 @@ sub is_free_for
 	is($on_b->run("SELECT redlock_try('new')")->{state}, '08006', 'it is still in force');
 	cmp_ok(time - $restarted, '<', $max_ttl, 'all that in time');
 
-	# the lock that is held lives on
+	# the held lock lives on
 	until (time > $restarted + $max_ttl - 0.5)
 	{
 		fail('the other host got it') if $on_b->run("SELECT redlock_try('held')")->{out} eq 't';
@@ -197,7 +197,7 @@ sub is_free_for
 	is($result->{state}, '08006', 'there is no quorum for it');
 	like($result->{detail}, qr/\Q@{[$_->address]}\E: [^;]*(marker|data)[^;]* lost/, 'the detail says why: ' . $_->address)
 	  foreach @flushed;
-	# also a free lock: these nodes cannot tell
+	# not even a free lock: these nodes cannot tell which locks are free
 	is($on_b->run("SELECT redlock_try('free')")->{state}, '08006', 'nor a lock that is free');
 	is($on_a->run("SELECT redlock_try('free')")->{state}, '08006', 'nor does the holder\'s host');
 	wait_quarantined($_, 'data was lost', @flushed) foreach $host_a, $host_b;

@@ -1,9 +1,9 @@
-# Nodes restart, with and without their data, while locks are held and asked for.
+# Nodes restart, with and without their data, while sessions hold and request locks.
 #
-# Protects from (invariants 1 and 8): a node voting for new leases after forgetting old ones; a
+# Protects from (invariants 1 and 8): a node voting for new leases after forgetting old leases; a
 # lock lost though a majority of nodes was up at all times; a token going back with lost counters;
-# a quarantine of a node with all its data.  The test tries all the time to get locks on another
-# host while their holders live.
+# a quarantine of a node with all its data.  All the time another host tries to get the locks of
+# living holders.
 #
 # t/nodes_quarantine.t tests the quarantine itself.
 
@@ -17,7 +17,7 @@ use Time::HiRes qw(sleep time);
 
 my ($host_a, $host_b, $on_a, $on_b);
 
-# Each test begins with nodes of its own, and two hosts.
+# Each part begins with new nodes, and two hosts.
 sub begin
 {
 	my ($nodes, $conf) = @_;
@@ -82,9 +82,8 @@ sub counters
 	$_->kill9 foreach @nodes;
 }
 
-# ---- keys come back at once, not with the next renewal ----
+# ---- keys come back at once: the next renewal is 20 s away ----
 
-# Which is 20 s away.
 {
 	my @nodes = redis_nodes(5);
 	begin(\@nodes, "redlock.ttl = '60s'\nredlock.max_ttl = '60s'");
@@ -140,7 +139,7 @@ sub counters
 
 # ---- a host that comes after the loss does not hide the loss from other hosts ----
 
-# The host has not seen the lost data, and finds a node like a new one.
+# The later host has not seen the lost data, so a flushed node looks like a new node.
 {
 	my @nodes = redis_nodes(5);
 	begin(\@nodes, "redlock.ttl = '60s'\nredlock.max_ttl = '60s'");

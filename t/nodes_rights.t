@@ -49,8 +49,8 @@ sub all_are
 	  || diag($s->query('TABLE redlock_nodes'));
 }
 
-# A node without one of the rights in %each does not vote.  Of the rest, only HSET is needed by the
-# first reader already: the error must name it.
+# A node that lacks a right in %each does not vote.  Of the rights in %shared the first reader
+# already needs HSET: the error must name HSET.
 my %shared = map { $_ => "mode => 'shared'" } qw(hset hget hdel hgetall);
 my %each   = map { $_ => 1 } qw(info script|load evalsha eval get set setrange pttl pexpire del time);
 my @removed = grep { /^\+/ && !/^\+auth$/ } @rights;
@@ -62,7 +62,7 @@ foreach my $right (@removed)
 	my $more = $command eq 'exists' ? 'permits => 2' : $shared{$command};
 	my $named = $command =~ /^(?:get|time)$/ ? qr/grant .*\+get .*\+time/ : qr/grant .*\Q$right\E\b/;
 
-	# the list of hosts is made anew, too
+	# the nodes must make the list of hosts again, too
 	$_->cli('EVAL', "for _, key in ipairs(redis.call('KEYS', 'redlock:?hosts*')) do redis.call('DEL', key) end", 0) foreach @nodes;
 	grant_all_but($right);
 	if ($each{$command})
@@ -100,7 +100,7 @@ foreach my $right (@removed)
 	all_are(q{state IN ('ready', 'quarantined')}, '... and all is well with the right');
 }
 
-# the user lacks the right while the connection goes on: no handshake finds it
+# the user loses the right during a connection: no handshake finds the fault
 foreach my $arguments ('', ", mode => 'shared'", ', permits => 2')
 {
 	my $name = 'live ' . ++$number;
@@ -128,7 +128,7 @@ foreach my $right ('', '+exists', '+hgetall', '+type', '+hscan')
 	grant_all_but('');
 }
 
-# nor does a note of a run; without a right the run goes on
+# a note of a run needs no further right; without a right the run goes on
 foreach my $right ('', '+hset', '+zadd', '+zrange')
 {
 	my $name = 'run ' . ++$number;
