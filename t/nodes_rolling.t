@@ -1,6 +1,6 @@
 # Durable nodes restart in turn while one host holds a lock and another host waits.  Each node
-# stays down until its key has expired.  The waiter asks the restarted node first, since the
-# holder's broker is stopped until then.
+# stays down until its key has expired.  The holder's broker is stopped, so the waiter asks the
+# restarted node first.
 #
 # Protects from (invariant 16): a restarted node half won by the waiter, refusing the holder for
 # good.  Once a majority has restarted, the lock would be lost, although at most one node was down

@@ -1,12 +1,12 @@
-# Connections that are dead without a sign, as when a firewall has forgotten them.  New
+# Connections that are dead without a sign, as after a firewall has forgotten them.  New
 # connections work.
 #
 # Protects from: a first request after a quiet time missing a quorum; a dead connection found only
 # by a request; a subscription hearing nothing any more; checks without an end, or too many; a clean
 # stop without the releases that were lost with a connection.
 #
-# A node is a proxy whose connections hang on command, see HostileNode.  redlock.node_timeout is
-# long: a new connection must fit into it, and so must two checks, of which the first must count.
+# A node is a proxy whose connections hang on command, see HostileNode.  redlock.node_timeout has
+# room for a new connection, and for two checks, of which the first must count.
 
 use strict;
 use warnings;
@@ -22,7 +22,7 @@ my @nodes = map { HostileNode->new($_) } @redis;
 my $host  = redlock_cluster('a', nodes => \@nodes, conf => "redlock.node_timeout = '6s'\nredlock.ttl = '60s'");
 my $s     = session($host);
 
-# All connections that there are, a number at each node.
+# Drops all present connections, $number at each node.
 sub drop_connections
 {
 	my ($number) = @_;
@@ -36,7 +36,7 @@ sub drop_connections
 	return;
 }
 
-# Each host hears each node by a connection of its own.
+# Waits until each node has a connection for messages from each host.
 sub hears_nodes
 {
 	my ($hosts) = @_;
@@ -47,7 +47,7 @@ sub hears_nodes
 	return;
 }
 
-# A new broker, with new connections, and without a doubt so far.
+# A new broker has new connections, and doubts none.
 sub begin
 {
 	$_->reform foreach @nodes;
@@ -87,7 +87,7 @@ foreach my $call ("redlock_try('a', scope => 'session')",
 	wait_until(sub { key_count('redlock:a', @redis) == 0 }, 'at all nodes');
 }
 
-# ---- nobody asks for anything: found and replaced all the same ----
+# ---- without a request the broker replaces dead connections ----
 
 begin();
 drop_connections(2);
@@ -118,8 +118,8 @@ $waiter->query("SELECT redlock_release('c')");
 
 # ---- quiet connections cost little ----
 
-# Checks are the server's only commands in a quiet time, beside its entries in the lists of hosts
-# (t/hosts_conflicts.t), and no check fails.
+# In a quiet time the server sends only checks, and entries for the lists of hosts
+# (t/hosts_conflicts.t); no check fails.
 $_->quit foreach $s, $holder, $waiter;
 $other->stop;
 my $looks = 0;

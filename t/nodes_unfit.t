@@ -1,8 +1,9 @@
 # Nodes that answer, but cannot be trusted with locks, are named: once in the log, and in
 # redlock_nodes while the fault lasts.
 #
-# Protects from: votes, or renewals that count, of nodes evicting locks when memory is short, found
-# at the start or later (invariant 1); a full node without a message; a log filled by one node's trouble.
+# Protects from: votes, or renewals that count, of nodes that evict locks when memory is short,
+# found at the start or later (invariant 1); a full node without a message; a log filled by one
+# node's trouble.
 
 use strict;
 use warnings;
@@ -12,14 +13,14 @@ use PostgreSQL::Test::Utils;
 use RedlockTest;
 use Test::More;
 
-# Was the lock ever granted there?  An argument of a program can't have a NUL in it.
+# Has the node ever granted the lock?  A program's argument can't contain NUL.
 sub has_counted
 {
 	my ($node, $name) = @_;
 	return $node->cli('EVAL', "return redis.call('EXISTS', 'redlock:$name\\0token')", 0);
 }
 
-# ---- a node that does not let us subscribe ----
+# ---- nodes that forbid SUBSCRIBE ----
 
 {
 	my @nodes = redis_nodes(3);
@@ -54,7 +55,7 @@ sub has_counted
 # ---- nodes that evict keys ----
 
 {
-	# the last two can't, or don't tell
+	# the last two nodes: no limit, and a hidden limit
 	my @redis = (
 		(map { redis_node() } 0 .. 2),
 		redis_node(conf => [qw(--maxmemory-policy volatile-ttl)]),
@@ -79,7 +80,7 @@ sub has_counted
 	is($s->query("SELECT redlock_try('a')"), 't', 'other nodes vote, also nodes without a limit, or with a hidden limit');
 	is(join(',', map { has_counted($_, 'a') } @redis), '0,1,1,1,1', 'the evicting node was not asked');
 
-	# while it runs, by another policy
+	# during work, by another policy
 	my $holder = session($host);
 	my $token = $holder->query("SELECT redlock_acquire('held', scope => 'session')");
 	$redis[1]->cli(qw(CONFIG SET maxmemory 100mb maxmemory-policy allkeys-lru));
@@ -105,7 +106,7 @@ sub has_counted
 		1, 'the log says once what to do')
 	  foreach @redis[ 0 .. 2 ];
 
-	# mended: by the policy, or by the limit
+	# an administrator corrects the policy, or the limit
 	$_->cli(qw(CONFIG SET maxmemory-policy noeviction)) foreach @redis[ 0, 1 ];
 	$redis[2]->cli(qw(CONFIG SET maxmemory 0));    # and no more
 	my %ends;    # the host looks at each node in its own rhythm
@@ -129,7 +130,7 @@ sub has_counted
 	$_->kill9 foreach @redis;
 }
 
-# ---- an error is no news of the memory ----
+# ---- an error says nothing about the memory ----
 
 {
 	my @redis = map { redis_node() } 0 .. 2;
@@ -152,16 +153,16 @@ sub has_counted
 
 {
 	my @nodes = redis_nodes(3);
-	# the broker doubts a connection after a quarter of node_timeout without an answer, longer than the
-	# nodes are paused
+	# the nodes pause for less than a quarter of node_timeout, after which the broker would doubt a
+	# connection
 	my $host = redlock_cluster('late', nodes => \@nodes,
 		conf => "redlock.ttl = '180s'\nredlock.max_ttl = '180s'\nredlock.node_timeout = '57s'");
 	my $broker = broker_pid($host);
 	my $s = session($host);
-	# since the last check: they are sent when the host's clock can be divided by 5 s
+	# seconds since the last check; the broker checks when the host's clock is a multiple of 5 s
 	my $phase = sub { my ($up) = split ' ', slurp_file('/proc/uptime'); return $up - 5 * int($up / 5); };
 
-	# the check's answer comes first, and then that the script is not known
+	# the answer to the check comes first, then the error about the missing script
 	wait_until(sub { $phase->() > 1 && $phase->() < 2.5 }, 'the nodes have been checked');
 	$_->cli(qw(SCRIPT FLUSH)), $_->cli(qw(CONFIG SET maxmemory 100mb maxmemory-policy allkeys-lru)) foreach @nodes;
 	$_->pause foreach @nodes;
@@ -211,7 +212,7 @@ sub has_counted
 	$_->cli(qw(CONFIG SET slowlog-log-slower-than 10000)) foreach @nodes;
 	$other->quit;
 
-	# a new connection renews, and a release after that writes the counter, too
+	# a new connection renews, and a later release writes the counter, too
 	$_->cli('PEXPIRE', 'redlock:held', 50000) foreach @nodes;
 	$_->cli(qw(CLIENT KILL TYPE normal)) foreach @nodes;
 	wait_until(sub { 3 == grep { $_->cli('PTTL', 'redlock:held') > 50000 } @nodes }, 'what is held is renewed');

@@ -63,7 +63,7 @@ hostile_round('errors 4',
 hostile_round('no script for ever',
 	{ rules => [ [ $script, 'say', '-NOSCRIPT No matching script.\r\n' ] ], reason => qr/^NOSCRIPT/ });
 
-# An impossible value of one node must not be written to the others.
+# The broker must not write an impossible value of one node to other nodes.
 hostile_round('a counter out of all bounds',
 	{
 		rules  => [ [ $script, 'say', '*1\r\n$16\r\n9007199254740991\r\n' ] ],
@@ -86,7 +86,7 @@ hostile_round('no for ever',
 		reason => qr//
 	});
 
-# ---- refused when they greet ----
+# ---- refused at the greeting ----
 
 my $again = [ '^NOW', 'close' ];
 hostile_round('refused 1',

@@ -2,7 +2,7 @@
 #
 # Protects from: one holder too many, also while sessions are cancelled and terminated and a node
 # is gone; a permit staying free while a session waits; a latecomer overtaking a waiter; a queue
-# blocked by a dead waiter; a lock's key that refuses other callers when all permits have ended;
+# blocked by a dead waiter; a lock's key refusing other callers after the end of all permits;
 # callers with different numbers of permits, and no error.
 #
 # COMMITS in the environment is the number of transactions of the load.
@@ -42,7 +42,7 @@ sub nothing_is_left
 	wait_until(sub { !grep { $_->cli('KEYS', 'redlock:job*') =~ /job(?!.*token)/ } @nodes }, "$after: at no node");
 }
 
-# ---- two of them ----
+# ---- a lock with two permits ----
 
 is($on_a->query(take()), 't', 'the first has a permit');
 is($on_b->query(take()), 't', 'the second, of another host, too');
@@ -93,7 +93,7 @@ nothing_is_left('after a lock was shared');
 
 	foreach my $kept (0 .. 3)
 	{
-		# of four holders one is left, each in turn
+		# three of four holders release; each of the four is left once
 		$_->query($call{'with 4 permits'}) foreach @holders;
 		my @left = grep { $_ != $holders[$kept] } @holders;
 		$_->query("SELECT redlock_release('job')") foreach @left;
@@ -127,7 +127,7 @@ nothing_is_left('after a lock was shared');
 	$on_b->query("SELECT redlock_release('job')");
 	nothing_is_left('after a waiter beside other numbers');
 
-	# a plain client of the nodes has the lock, or none of the permits
+	# a plain client of the nodes has the lock: no permit is free
 	$_->cli('SET', 'redlock:job', 'a plain client', 'NX', 'PX', 600000) foreach @nodes;
 	is($on_a->query("SELECT redlock_try('job', permits => 4)"), 'f', 'a plain client keeps out who wants a permit');
 	$on_a->send("SELECT redlock_try('job', permits => 4, wait => '10 min')");
@@ -167,11 +167,11 @@ $_->cli('DEL', 'redlock:job', map { "redlock:job\x01$_" } 1 .. 4) foreach @nodes
 	nothing_is_left('after permits of different lives');
 }
 
-# ---- who comes later does not come between ----
+# ---- a latecomer does not overtake a waiter ----
 
 $_->query(take()) foreach $on_a, $also_a;
 
-# ---- another number, on the same server ----
+# ---- another number of permits, on the same server ----
 
 {
 	my $third_a = session($host_a);
@@ -289,7 +289,7 @@ is($on_c->result->{out}, 't', 'the next has the permit');
 $killed->vanish;
 nothing_is_left('after a termination');
 
-# ---- who waits is patient, and goes on ----
+# ---- a waiter outlasts silent nodes ----
 
 $_->query(take()) foreach $on_a, $also_a;
 $on_b->send(take());

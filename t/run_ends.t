@@ -96,7 +96,7 @@ recorded('no quorum', qr/^failed\|no quorum of redlock nodes could be reached fo
 $_->start foreach @nodes[ 0, 1 ];
 wait_nodes_ready($host, 3);
 
-# ---- why ----
+# ---- reasons of skipped and lost runs ----
 
 $session->query("CALL redlock_run('busy', 'SELECT 1', record => true)");
 recorded('busy', qr/^skipped\|Process \d+ of this server \(database "postgres", role "\w+"\) has held the lock since /, 'a run is skipped, and says that the lock is held here');
@@ -218,7 +218,7 @@ recorded('inner', qr/^failed\|\Q$lost->{message}. $lost->{detail}\E$/, '... whic
 recorded('outer', qr/^lost\|\Q$lost->{message}. $lost->{detail}\E$/, '... unlike the outer run');
 $gate->query('SELECT pg_advisory_unlock(2)');
 
-# ---- a session that is gone, and then the server ----
+# ---- a session has ended; then the server crashes ----
 
 $host->safe_psql('postgres', 'SELECT pg_terminate_backend(' . $session_gone->pid . ', 10000)');
 $session_gone->result;

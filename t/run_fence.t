@@ -14,7 +14,7 @@ my $conf   = "redlock.ttl = '60s'";
 my $host_a = redlock_cluster('a', nodes => \@nodes, conf => $conf);
 my $host_b = redlock_cluster('b', nodes => \@nodes, conf => $conf);
 
-# Each step waits until it is let go on.
+# Each step waits for its advisory lock.
 $host_a->safe_psql('postgres', <<'SQL');
 CREATE TABLE steps (n int);
 CREATE TABLE begun (n int);
@@ -43,7 +43,7 @@ sub token
 	return $host_a->safe_psql('postgres', "SELECT token FROM redlock_fences WHERE resource = 'job'");
 }
 
-# Begins a batch, and lets it go as far as the second step.
+# Begins a batch, and waits until the batch is at the second step.
 sub begin
 {
 	my ($options) = @_;
@@ -56,7 +56,7 @@ sub begin
 	return $session;
 }
 
-# ---- as it should be ----
+# ---- without another holder ----
 
 my $session = begin(', fence => true');
 my $token = $host_a->safe_psql('postgres', "SELECT token FROM redlock_locks WHERE resource = 'job'");
@@ -74,7 +74,7 @@ $session->query('INSERT INTO steps VALUES (5); SELECT redlock_release_all()');
 is(token(), '0', 'nothing is recorded after its end');
 $session->quit;
 
-# the same for a lock that the session keeps
+# the lock is the session's before and after the run
 $session = session($host_a);
 $session->query("SELECT redlock_acquire('job', scope => 'session'); CALL redlock_run('job', 'INSERT INTO steps VALUES (4)', fence => true)");
 isnt(token(), '0', 'under a lock that is held already');
@@ -112,7 +112,7 @@ is($session->result->{state}, '', 'who does not pass after all');
 is(steps(), '1 2 3', 'so all is well');
 $_->quit foreach $session, $newer;
 
-# ... but not by a run whose lock is lost meanwhile
+# ... but a run whose lock is lost during the wait does not commit
 $session = session($host_a);
 $host_a->safe_psql('postgres', 'TRUNCATE steps');
 $gates->query('SELECT pg_advisory_lock(i) FROM generate_series(2, 3) i');
@@ -135,7 +135,7 @@ is($lost->{message}, 'the lease on redlock "job" was lost before the commit', '.
 is(steps(), '1', '... and its work undone');
 $_->quit foreach $session, $newer;
 
-# The run sees the commit of a former holder for which the fence waited.
+# The fence waits for the commit of a former holder, and the run sees this commit.
 foreach my $isolation ('read committed', 'repeatable read')
 {
 	foreach my $options ('fence => true', 'fence => true, record => true')
@@ -166,7 +166,7 @@ foreach my $command ('SET TRANSACTION READ ONLY; SELECT 1', 'INSERT INTO steps V
 	is(psql_result($host_a, "CALL redlock_run('job', '$command', fence => true)")->{state}, '', '... also if it is not recorded');
 }
 
-# ---- without ----
+# ---- without fence => true ----
 
 $session = begin('');
 is(token(), '', 'without fence nothing is recorded');
@@ -175,7 +175,7 @@ is($session->result->{state}, '', 'nor at a commit');
 is(token(), '', 'nor at the last');
 $session->quit;
 
-# ---- what writes nothing needs none ----
+# ---- a commit that writes nothing needs no fence ----
 
 $host_a->safe_psql('postgres', 'DELETE FROM redlock_fences');
 $host_a->safe_psql('postgres', "CALL redlock_run('job', 'CALL batch(3, false)', fence => true)");
@@ -203,7 +203,7 @@ SQL
 is($released->{state}, '', 'the lock can be released after the last transaction of the run');
 is(token(), '', '... and later commits record no token');
 
-# ---- who may ----
+# ---- rights ----
 
 $host_a->safe_psql('postgres', <<'SQL');
 REVOKE EXECUTE ON FUNCTION redlock_fence FROM PUBLIC;

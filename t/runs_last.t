@@ -1,9 +1,10 @@
-# redlock_last_run: when a job last ran, on which host, and how it ended, asked on any host.
+# redlock_last_run: when a job last ran, on which host, and how the run ended, asked on any host.
 #
-# Protects from: a job whose last run nobody finds, because another host ran it; a lost or failed
-# run shown as no run; an older run, or a host that never had the lock, hiding the last run; a run
-# that fails, waits or keeps its lock because the nodes do not take its note; notes filling the nodes' memory; an
-# answer by a minority; a forged note in place of a run; a role reading the errors of others.
+# Protects from: a job's last run unknown because another host ran the job; a lost or failed run
+# shown as no run; an older run, or a host that never had the lock, hiding the last run; a run that
+# fails, waits or keeps its lock because the nodes do not take its note; notes filling the nodes'
+# memory; an answer by a minority; a forged note in place of a run; a role reading the errors of
+# other roles.
 
 use strict;
 use warnings;
@@ -33,7 +34,7 @@ sub becomes
 	return wait_until(sub { last_run($job, $columns) eq $expected }, $what) || diag(last_run($job, '*'));
 }
 
-# Returns when the note is left: the host asks the nodes in the order of the questions.
+# Returns when the note is at the nodes: a host asks the nodes in the order of the calls.
 sub run_job
 {
 	my ($on, $job, $command, $more) = @_;
@@ -120,7 +121,7 @@ run_job($on_b, 'order', 'SELECT 1');
 at_nodes(q{redis.call('HSET', runs, 'order', redis.call('HGET', runs, 'aside'))}, $nodes[0]);
 is(last_run('order', 'cluster_name, nodes'), 'b|2', 'of different notes the newest wins');
 
-# the run of host b gets a token of a quarter of an hour later
+# the token of host b's run grows by a quarter of an hour
 at_nodes(q{redis.call('HSET', runs, 'order', (redis.call('HGET', runs, 'order'):gsub('^%d+', function(token) return string.format('%.0f', token + 900000000) end)))});
 my $newest = last_run('order', 'token, cluster_name, nodes');
 is(run_job($on_a, 'order', 'SELECT 1')->{state}, '', 'a run with a smaller token than the noted one');

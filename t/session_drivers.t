@@ -12,7 +12,7 @@ use Test::More;
 
 my $host = redlock_cluster('a', nodes => [ redis_nodes(3) ], conf => "listen_addresses = '127.0.0.1'");
 
-# pgx allows its simple protocol in no other encoding
+# pgx allows its simple protocol in this encoding only
 $host->safe_psql('postgres', "CREATE DATABASE utf8 ENCODING 'UTF8' LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0");
 $host->safe_psql('utf8', 'CREATE EXTENSION redlock_pg');
 

@@ -1,4 +1,4 @@
-# A lock that was left to the next session of its server is released when no session comes.
+# A lock that was left to the next session of its server is released if no session comes.
 #
 # Protects from: a lock renewed by the broker without a holder (invariant 14), and closed to all
 # hosts.
@@ -11,7 +11,7 @@ use RedlockTest;
 use Test::More;
 
 my @nodes = redis_nodes(3);
-# A turn takes a tenth of the ttl: enough time within it on a busy machine.
+# A turn takes a tenth of the ttl: enough for the test on a busy machine.
 my ($host_a, $host_b) = map { redlock_cluster($_, nodes => \@nodes, conf => "redlock.ttl = '20s'") } qw(a b);
 my ($holder, $next, $on_b) = map { session($_) } $host_a, $host_a, $host_b;
 my $state = sub { $holder->query("SELECT state FROM redlock_locks WHERE pid = @{[$next->pid]}") };

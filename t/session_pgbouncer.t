@@ -2,9 +2,9 @@
 # connections, so each statement of a client may run in another session.
 #
 # Protects from: a lock ending with the session of its acquire; a client unable to release, check
-# or extend a lock of another session; two clients inside of one lock; a role ending the locks of
-# another role whose tokens it can read; a lock or a key staying when all clients have released
-# their locks; a client that gets a lock of session scope, which its pool would strand.
+# or extend a lock of another session; two clients inside of one lock; a role ending locks of
+# another role by tokens that the role can read; a lock or a key staying when all clients have
+# released their locks; a client getting a lock of session scope, which its pool would strand.
 
 use strict;
 use warnings;
@@ -99,8 +99,8 @@ wait_until(sub { -S "$dir/.s.PGSQL.$port" }, 'pgbouncer listens') or BAIL_OUT(sl
 
 # ---- the clients ----
 
-# Each client asks for its own lock's token.  It asks for a lock shared with nine others by a try: a
-# waiter would keep a server connection.
+# Each client acquires a lock of its own, and tries a lock shared with nine other clients: a waiter
+# would keep a server connection.
 append_to_file("$dir/app.sql", <<'SQL');
 SELECT redlock_acquire('own ' || :client_id, scope => 'detached', hold_at_most => '1 min') AS token \gset
 \set shared :client_id % 20
@@ -165,7 +165,7 @@ my $lua = q{local n = 0 for _, pattern in ipairs(ARGV) do for _, k in ipairs(red
 	if not k:find('\0', 1, true) then n = n + 1 end end end return n};
 is(join(' ', map { $_->cli('EVAL', $lua, 0, 'redlock:own*', 'redlock:shared*') } @nodes), '0 0 0', 'no key is left');
 
-# ---- what a client forgot ----
+# ---- a lock that its client forgot ----
 
 my $psql = sub {
 	my ($sql, $db) = @_;

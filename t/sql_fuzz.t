@@ -1,6 +1,6 @@
 # Each function, procedure, view and setting of the extension, with hostile arguments of all types,
-# in random order and in four sessions at a time.  A seed repeats the calls: FUZZ_SEED=N; FUZZ_CALLS=N makes
-# more of them.
+# in random order and in four sessions at a time.  FUZZ_SEED=N repeats the calls of a seed;
+# FUZZ_CALLS=N makes more calls.
 #
 # Protects from: an argument, or an order of calls, that ends a server process, fails an assertion,
 # or raises an internal error; an error with an SQLSTATE that docs/reference/errors.md does not
@@ -28,8 +28,8 @@ my $broker = broker_pid($host);
 my $limit  = "SET statement_timeout = '100 ms'";
 
 my %documented = map { $_ => 1 } documented_states();
-# Errors about the words around a call: in a failed transaction, about savepoints, prepared
-# transactions and types, in the commands that redlock_run gets below; a trigger's function as a call.
+# Errors about the text around a call: in a failed transaction, about savepoints, prepared
+# transactions and types, in the commands of redlock_run below; a trigger function as a call.
 my %others = (
 	'' => [qw(25P02 3B001 42704)],
 	'redlock_run(_all)?\(' => [qw(22012 42601)],
@@ -78,7 +78,7 @@ sub value_of
 
 	return 'NULL' if rand() < 0.06;
 	return one_of(@foreign) if rand() < 0.02;
-	# mostly good values: a call should come past its first check
+	# mostly good values: a call should get past its first check
 	return one_of(@names) if $type eq 'text' && !$named{$name} && rand() < 0.85;
 	return one_of("'0'", "'20 ms'", "'5 s'") . '::interval' if $type eq 'interval' && rand() < 0.6;
 	my $of = $named{$name} // $values{$type} // BAIL_OUT("no values of type $type for $name");

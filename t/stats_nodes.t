@@ -24,7 +24,7 @@ sub stat_of
 
 my $errors = 'timeouts, connection_errors, refusals, memory_errors, other_errors';
 
-# All nodes have answered all commands.
+# Waits until the nodes have answered all commands.
 sub wait_answered
 {
 	my ($when) = @_;

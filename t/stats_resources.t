@@ -99,7 +99,7 @@ is_counted('detached', '1|0|0|0|0|0|0|0|1|1', 'a detached lock');
 $s->query("SELECT redlock_acquire_all(ARRAY['one', 'two'], scope => 'session'), redlock_release_all()");
 is_counted($_, '1|0|0|0|0|0|0|0|1|1', "of two locks at once: $_") foreach qw(one two);
 
-# ---- in vain ----
+# ---- tries and waits in vain ----
 
 $s->query("SELECT redlock_acquire('here', scope => 'session')");
 $b->query("SELECT redlock_acquire('there', scope => 'session')");
