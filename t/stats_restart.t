@@ -2,9 +2,9 @@
 # and removes.
 #
 # Protects from: counts, times or starts of the statistics lost over a clean stop of a primary or a
-# standby, or by a start that fails, or given to another node; a release at the stop not counted; statistics that survive a
-# crash or an immediate stop; a damaged or foreign file that keeps the server from starting, or
-# fills the views; a file that stays beside a running server.
+# standby, or by a failed start, or given to another node; a release at the stop not counted;
+# statistics surviving a crash or an immediate stop; a damaged or foreign file keeping the server
+# from starting, or filling the views; a file staying beside a running server.
 
 use strict;
 use warnings;
@@ -187,7 +187,7 @@ foreach (
 	is($host->safe_psql('postgres', $counts), '0|0|', 'and the statistics begin at zero');
 }
 
-# A directory in the place of the file: the stop can't write, and the start can't read.
+# A directory in the place of the file: the stop can't write the file, and the start can't read it.
 {
 	my $from = -s $host->logfile;
 

@@ -1,11 +1,11 @@
 # Sessions do not read the files of redlock.tls_..., also in a build without TLS.
 #
-# Protects from: a file that was correct when it was set, and is broken now, as between two files
-# of a program renewing certificates.  It must not fail statements without locks: PostgreSQL sets
-# all settings again in each parallel worker.  And from a file so large that the broker would be
-# busy for seconds (invariant 15).
+# Protects from: a file that was correct when the setting was made, and is broken now, for example
+# between two files of a program renewing certificates.  The file must not fail statements without
+# locks: PostgreSQL sets all settings again in each parallel worker.  And from a file so large that
+# the broker would be busy for seconds (invariant 15).
 #
-# t/tls.t tests how the broker uses such files.
+# t/tls.t tests how the broker uses the files.
 
 use strict;
 use warnings;
@@ -33,7 +33,7 @@ my $force = $s->query(
 $s->query("SET $force = on");
 $s->query('CREATE TABLE numbers AS SELECT generate_series(1, 10) AS n');
 
-# A statement that has nothing to do with locks, in a parallel worker.
+# A statement without locks works in a parallel worker.
 sub statements_work
 {
 	my ($what) = @_;

@@ -20,10 +20,10 @@ plan skip_all => tls_is_missing() if tls_is_missing();
 
 my $garbage = join '', map { sprintf '\x%02x', $_ * 37 % 256 } 1 .. 255;
 
-# the head of a record of the handshake that has 16 kB
+# the head of a handshake record of 16 kB
 my $head = '\x16\x03\x03\x40\x00';
 
-# a server may send "hello" at any rate, and a client that says hello ignores it
+# a server may send "hello" at any rate, and a client ignores it during the handshake
 my $hellos = '\x16\x03\x03\x40\x00' . '\x00\x00\x00\x00' x 4096;
 
 my $no_answer = qr/no answer within 500 ms/;

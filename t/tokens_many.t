@@ -6,11 +6,10 @@
 # Protects from (invariants 1, 2, 8 and 13): tokens following the wrong clock; counters or leases
 # lost by a restart; a token shared by two sessions of a turn.
 #
-# First with nodes that write each command to disk; then one host's clock is wrong, too.  Last
-# with nodes that forget everything: there the hosts' clocks, which are right, keep tokens in
-# order.
+# First the nodes write each command to disk; then one host's clock is wrong, too.  Last, the nodes
+# forget all data: the hosts' clocks, which are right, keep tokens in order.
 #
-# TOKENS=100000 in the environment asks for as many, in place of 10000.
+# TOKENS=100000 in the environment asks for 100000 tokens in place of 10000.
 
 use strict;
 use warnings;
@@ -22,7 +21,7 @@ use Test::More;
 my $tokens     = ($ENV{TOKENS} // 10000) / 2;    # of each part
 my $resources  = 3;
 my $sessions   = 3;                         # of each host
-my @node_clock = (0, 1800, -2400, 0, 60);   # seconds that they are ahead
+my @node_clock = (0, 1800, -2400, 0, 60);   # seconds ahead
 
 my $library = preload('wrong_clock') // plan skip_all => 'no C compiler';
 
@@ -84,7 +83,7 @@ sub host
 	return $host;
 }
 
-# Has the sessions of both hosts work while the nodes are restarted in turn.
+# The sessions of both hosts work while the nodes restart in turn.
 sub part
 {
 	my ($what, %options) = @_;
@@ -121,7 +120,7 @@ sub part
 
 		$nodes[$i]->kill9;
 		with_clock($node_clock[$i], sub { $nodes[$i]->start });
-		# one at a time
+		# one node at a time
 		wait_until_quietly(
 			sub { $all_done->() || 2 == grep { ready($_) == 5 } @hosts });
 	}
@@ -179,7 +178,7 @@ sub check
 	is($value->('SELECT count(*) - count(DISTINCT (resource, token)) FROM got'),
 		'0', "$what: none twice");
 
-	# before all tokens that were returned earlier, by this machine's clock
+	# each token is larger than all tokens returned before its request, by this machine's clock
 	my $order = <<~'SQL';
 		WITH events AS (
 		    SELECT resource, token, asked AS at, 1 AS kind FROM got

@@ -1,9 +1,9 @@
-# Each later holder of a lock has a larger fencing token, on any host, by any clock, and whatever
-# counters a minority has.
+# Each later holder of a lock has a larger fencing token, on any host, by any clock, and with any
+# counters of a minority.
 #
-# Protects from (invariants 2 and 13): a token not larger than an earlier one, or serving two
+# Protects from (invariants 2 and 13): a token not larger than an earlier token, or serving two
 # holders; hand-overs beyond the token range of a grant; a token held by no majority of nodes; a
-# wrong clock dragging all counters into the future, or refused without a word; counters staying
+# wrong clock dragging all counters into the future, or refused without a message; counters staying
 # for ever, or exceeding Lua's integers; a release leaving nothing to refuse a late renewal
 # (invariant 6).
 #
@@ -36,7 +36,7 @@ my $on_b = session($host_b);
 
 sub now_us { return int(time * 1000000); }
 
-# On each node that answers, 0 where there is none.
+# The counters of the nodes that answer; 0: none.
 sub counters
 {
 	my ($name) = @_;
@@ -44,7 +44,7 @@ sub counters
 	  grep { $_->answers } @nodes;
 }
 
-# As a node writes a counter: a counter that stays near keeps the expiry that it has.
+# Writes a counter as a node does: a counter raised by a little keeps its expiry.
 sub set_counter
 {
 	my ($node, $name, $counter) = @_;
@@ -64,8 +64,8 @@ sub delete_counter
 	return;
 }
 
-# For two hours beyond the time that each stands for, and not for ever.  A counter that is raised
-# to a near one, by 1000 s at most, keeps its expiry (COUNTER_NEAR_MS).
+# Counters stay for two hours beyond the time of their value, and not for ever.  A counter raised
+# by 1000 s at most keeps its expiry (COUNTER_NEAR_MS).
 sub are_kept
 {
 	my ($name) = @_;
@@ -84,7 +84,7 @@ sub are_kept
 	return;
 }
 
-# How many nodes hold exactly that.
+# Number of nodes with exactly this counter.
 sub holding
 {
 	my ($name, $counter) = @_;
@@ -123,7 +123,7 @@ sub release
 
 # ---- on two hosts at a time ----
 
-# By token, each holder got the lock after the release of the one before.
+# In the order of tokens, each holder got the lock after the former holder's release.
 {
 	foreach my $host ($host_a, $host_b)
 	{
@@ -214,9 +214,9 @@ sub release
 
 }
 
-# ---- a release leaves a tombstone where a renewal may come late ----
+# ---- a release leaves a tombstone against late renewals ----
 
-# The counter is then one above the token, so the renewal does not create the key again.
+# The counter is then one above the token, so a late renewal does not create the key again.
 {
 	my $renewed = sub { $host_a->safe_psql('postgres', 'SELECT renewed FROM redlock_stats') };
 	my $token = acquire($on_a, 'brief');
@@ -284,7 +284,7 @@ sub is_agreed
 	are_kept('differ');
 }
 
-# ---- as large as can be ----
+# ---- the largest counters ----
 
 {
 	my $end   = '9007199254740992';    # 2^53
@@ -318,7 +318,7 @@ sub is_agreed
 		like($result->{detail}, qr/$reason/, 'and the reason is told');
 		wait_until(sub { key_count('redlock:large', @nodes) == 0 }, 'no key is left', 30);
 	}
-	# two may lack the token: a majority remains
+	# two nodes may lack the token: a majority remains
 	set_counter($nodes[$_], 'large', now_us()) foreach 0 .. 2;
 	cmp_ok(acquire($on_a, 'large'), '<', now_us() + MINUTE_US, "a minority at 2^53 is in nobody's way");
 	release($on_a, 'large');
@@ -352,7 +352,7 @@ SKIP:
 	my $host_c = redlock_cluster('c', nodes => \@nodes, conf => $conf);
 	my ($result, $on_c, $last, $token);
 
-	# too far ahead: the others are not disturbed
+	# too far ahead: other hosts are not disturbed
 	$on_c = start_with_clock($library, $host_c, '+2h');
 	$result = $on_c->run("SELECT redlock_try('clock')");
 	is($result->{state}, '08006', 'a host whose clock is two hours ahead gets no lock');

@@ -3,11 +3,11 @@
 # Protects from: an update leaving another definition, comment or privilege than a new installation;
 # an update losing fences, held locks, views of users, or changed privileges; SQL objects of an
 # earlier release failing with this library before the update; roles that cannot be dropped after an
-# update; default privileges that let a role write the tables of the extension, or that give back a
+# update; default privileges that let a role write the tables of the extension, or that return a
 # right taken from the role; an update succeeding with an older library, which lacks the new
 # functions; a C function changing its arguments or result under its old name; objects of a role
 # with CREATE on the extension's schema running with the rights of a superuser, in a script, a view
-# or a function of ours.
+# or a function of the extension.
 
 use strict;
 use warnings;
@@ -133,7 +133,7 @@ sub interfaces
 	return map { /^(\w+)\|(.*)$/ ? ($1, $2) : die $_ } split /\n/, $host->safe_psql($db, $interfaces);
 }
 
-# All functions and views, with a call of each.  A missing call fails.
+# Calls each function and view.  A function without a call fails the test.
 sub calls_work
 {
 	my ($db, $what) = @_;
@@ -212,7 +212,7 @@ sub calls_work
 			"BEGIN; SELECT redlock_attach('d', token) FROM redlock_locks WHERE resource = 'd'; COMMIT;"
 			  . " SELECT redlock_release('d', token) FROM redlock_locks WHERE resource = 'd'", "\nt" ],
 	);
-	# they build on each other
+	# a call may build on earlier calls
 	my @order = qw(redlock_acquire redlock_try redlock_acquire_all redlock_try_all redlock_try_detached redlock_check redlock_token redlock_fence redlock_locks
 	  redlock_holder redlock_holders redlock_is_locked redlock_last_run redlock_waiters redlock_inspect redlock_release_wanted redlock_ask_release redlock_force_release redlock_diagnose
 	  redlock_lease_rows redlock_lock_rows redlock_nodes redlock_node_rows redlock_node_list_rows redlock_stats
@@ -235,7 +235,7 @@ SQL
 	foreach my $name (@order)
 	{
 		next unless delete $member{$name};
-		# the last node may answer when the lock has long been granted
+		# the last node may answer long after the grant
 		wait_until(sub { $s->query('SELECT count(*) FROM redlock_node_rows() WHERE votes_yes > 0') eq '3' }, "$what: all nodes have voted")
 		  if $name eq 'redlock_nodes';
 		my $result = $s->run($works{$name}[0]);
@@ -287,8 +287,7 @@ foreach my $version (@earlier)
 		"$version: its C functions take and return what they did");
 	calls_work($db, "$version before the update");
 
-	# users' objects on top of the extension; and those of a stranger who may create objects beside
-	# it
+	# objects of users on top of the extension, and objects of a stranger beside the extension
 	$host->safe_psql($db, <<'SQL');
 CREATE ROLE stranger;
 GRANT CREATE ON SCHEMA public TO stranger;
@@ -365,7 +364,7 @@ SQL
 	drops_roles($db, "$version: roles with changed privileges can be dropped", qw(worker stranger));
 	$host->safe_psql('postgres', "DROP DATABASE $db");
 
-	# with nothing of a user's
+	# without objects of a user
 	$host->safe_psql('postgres', "CREATE DATABASE $db");
 	$host->safe_psql($db, "CREATE EXTENSION redlock_pg VERSION '$version'");
 	$host->safe_psql($db, 'ALTER EXTENSION redlock_pg UPDATE');
@@ -373,7 +372,7 @@ SQL
 		'', "$version: after the update all is as in a fresh $now");
 	$host->safe_psql('postgres', "DROP DATABASE $db");
 
-	# updated by another role than the owner
+	# a role other than the owner updates
 	$host->safe_psql('postgres', "CREATE DATABASE $db");
 	$host->safe_psql($db, <<SQL);
 CREATE ROLE former SUPERUSER;
@@ -453,8 +452,8 @@ calls_work('fresh', "fresh $now");
 
 # ---- a role with CREATE on the schema of the extension ----
 
-# A database with objects of the role, which count their calls, and make the role a superuser if a
-# superuser calls them.
+# A database with objects of the role.  The objects count their calls, and make the role a superuser
+# if a superuser calls them.
 sub beside_stranger
 {
 	my ($db, @before) = @_;
@@ -539,7 +538,7 @@ foreach my $version (@earlier, $now)
 	my $s = beside_stranger('beside', 'CREATE EXTENSION redlock_pg');
 
 	$s->query("SELECT redlock_acquire('n', scope => 'session'), redlock_acquire('s', scope => 'session', mode => 'shared')");
-	# of 0.2.0 with another's table of runs
+	# objects of 0.2.0 with another role's table of runs
 	$s->query('ALTER TABLE redlock_runs RENAME TO kept_runs');
 	$host->safe_psql('beside', <<'SQL');
 SET ROLE stranger;
@@ -550,7 +549,7 @@ SQL
 	is_harmless($s, '... uses none of it');
 	$s->query('DROP TABLE redlock_runs; SET client_min_messages = warning; DROP EXTENSION redlock_pg');
 
-	# locks may outlive the objects by which the session acquired them
+	# locks may outlive the objects through which the session acquired the locks
 	$s->query("CREATE EXTENSION redlock_pg VERSION '0.1.0'");
 	$host->safe_psql('beside', <<'SQL');
 SET ROLE stranger;
@@ -574,7 +573,7 @@ SQL
 	away_with_stranger($s, 'beside');
 }
 
-# An update before the restart meets the old library, which has no function of a new name.
+# An update before the restart meets the old library, which lacks a function of a new name.
 # Scripts of extensions run with this setting.
 my $result = psql_result($host, <<'SQL');
 SET check_function_bodies = off; CREATE FUNCTION of_tomorrow() RETURNS int LANGUAGE C AS '$libdir/redlock_pg', 'redlock_of_tomorrow'

@@ -1,9 +1,9 @@
 # pg_dump and pg_restore of a database that uses redlock_pg.
 #
-# Protects from: a dump waiting for a session past a fence, or taking the fence's row along; a
-# restore failing, also where the library is not preloaded, or bringing old fences; a fence not
+# Protects from: a dump waiting for a session past a fence, or including the fence's row; a
+# restore failing, also without a preloaded library, or bringing old fences; a fence not
 # working after a restore; lost privileges of the extension, or lost objects of users depending on
-# it; a failed restore of a database of an earlier release.
+# the extension; a failed restore of a database of an earlier release.
 
 use strict;
 use warnings;
@@ -83,7 +83,7 @@ furnish('present', <<'SQL');
 SQL
 cmp_ok($host->safe_psql('present', $privileges) =~ tr/\n//, '>', 20, 'privileges of all functions and relations are compared');
 
-# somebody has passed a fence, and is not done
+# a session has passed a fence, and its transaction is open
 my $session = session($host, dbname => 'present');
 my $old = $session->query("SELECT redlock_acquire('kept', scope => 'session')");
 $session->query("BEGIN; SELECT redlock_fence('kept')");
@@ -98,7 +98,7 @@ is( $host->safe_psql('restored', "SELECT resource, token > $old FROM redlock_fen
 	"job|t\nkept|t",
 	'fences begin anew, with larger tokens');
 
-# Nothing there knows of nodes.
+# This server knows no nodes.
 move('present', $bare, 'unloaded');
 like(psql_result($bare, '\c unloaded' . "\nSELECT redlock_try('n')")->{hint}, qr/shared_preload_libraries/, 'a call says what to do');
 

@@ -1,8 +1,8 @@
 # How a holder describes itself to other hosts.
 #
 # Protects from: a name imitating other words of the description; letters becoming '?'; a long
-# name hiding the words behind it; a description outside of a database's encoding, by which an
-# error or a view fails; a plain client's value taken for a host's description; a waiting reader
+# name hiding the words behind it; a description outside of a database's encoding making an error
+# or a view fail; a plain client's value taken for a host's description; a waiting reader
 # shown as a holder.
 
 use strict;
@@ -99,7 +99,7 @@ foreach my $db (sort keys %shown)
 	$_->quit foreach $s, $waiter;
 }
 
-# a database of another encoding than UTF-8 writes UTF-8
+# a database with another encoding writes UTF-8
 my $on_latin1 = session($host_a, dbname => 'latin1');
 $on_latin1->query("SELECT set_config('client_encoding', 'UTF8', false)");
 $on_latin1->query(qq{CREATE ROLE "latin $e"; SET SESSION AUTHORIZATION "latin $e"});

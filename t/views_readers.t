@@ -16,14 +16,14 @@ my ($holder, $worker) = (session($host), session($host));
 my @readers = map { session($host) } 1 .. 6;
 
 $holder->query("SELECT redlock_acquire('held ' || i, scope => 'session') FROM generate_series(1, 500) i");
-# The functions behind the views, again and again in one statement: the rest of the views, and the
-# start of a statement, take PostgreSQL's own locks.
+# Each reader calls the functions behind the views again and again in one statement: the rest of
+# the views, and the start of a statement, take PostgreSQL's own locks.
 $_->send(<<'SQL') foreach @readers;
 SELECT count((SELECT count(*) FROM (SELECT redlock_lock_rows() UNION ALL SELECT redlock_node_rows()) s WHERE i > 0))
   FROM (SELECT generate_series(1, 1000000000) AS i) g
 SQL
 
-# Each reader is stopped at any point.  Other sessions need nothing that a reader holds.
+# The readers are stopped at any point.  Other sessions need nothing that a reader holds.
 $worker->query("SET statement_timeout = '30 s'");
 my ($done, $rounds, $error) = (0, 60, '');
 foreach my $round (1 .. $rounds)
@@ -47,7 +47,7 @@ ok($host->poll_query_until('postgres', "SELECT count(*) = 3 FROM redlock_nodes W
 	'and the broker tells of the node');
 kill 'CONT', map { $_->pid } @readers;
 
-# all rows are there, and each is whole
+# all rows are there and complete
 is($worker->query(<<'SQL'), '501|501|501', 'the view has all locks');
 SELECT count(*), count(*) FILTER (WHERE state = 'held' AND token > 0 AND valid_for > '0'), count(DISTINCT resource)
   FROM redlock_locks

@@ -1,8 +1,8 @@
 # The wait events of redlock_pg in pg_stat_activity.  (The broker has no row there.)
 #
 # Protects from: a wait for another host that looks like a wait for the nodes, and the reverse; a
-# session that waits in the queue of its server, and looks like a waiter for another host; an event
-# that stays for a second after its cause has gone.
+# session in the queue of its server that looks like a waiter for another host; an event staying for
+# a second after its cause has gone.
 #
 # Servers before PostgreSQL 17 have one event, "Extension", for all waits of extensions.
 
@@ -81,7 +81,7 @@ $host_a->safe_psql('postgres', 'SELECT pg_cancel_backend(' . $next_a->pid . ')')
 $next_a->result;
 $_->query('SELECT redlock_release_all()') foreach $on_a, $also_a;
 
-# ---- this server, outside of the lock manager ----
+# ---- a detached lock of this server ----
 
 my $token = $also_b->query("SELECT redlock_acquire('detached', scope => 'detached', hold_at_most => '10 min')");
 $on_b->send("SELECT redlock_acquire('detached')");
@@ -98,14 +98,14 @@ cancel($on_b);
 $on_b->send("SELECT * FROM redlock_holder('other')");
 waits($on_b, 'RedlockInspect', 'a session asks the nodes about a lock');
 cancel($on_b);
-# a renewal is due, and the caller needs it after half of the ttl
+# after half of the ttl a caller needs the renewal that is due
 wait_until(sub { $also_b->query("SELECT redlock_check('short', $short) < '7 s'") eq 't' }, 'half of the ttl is over');
 $on_b->send("SELECT redlock_extend('short', $short, '10 min')");
 waits($on_b, 'RedlockExtend', 'a session waits for a renewal');
 cancel($on_b);
 $_->resume foreach @nodes;
 
-# the answers change the event at once, and the silence of the nodes within a second
+# answers change the event at once; silence of the nodes changes the event within a second
 $on_a->query("SELECT redlock_acquire('job', scope => 'session')");
 $on_b->send("SELECT redlock_acquire('job', wait => '10 min')");
 waits($on_b, 'RedlockOtherHost', 'the nodes answer again');

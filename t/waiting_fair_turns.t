@@ -1,12 +1,13 @@
-# Four hosts want one lock: each gets its turn, in order.  Their messages by the nodes are hints.
+# Four hosts want one lock: each gets its turn, in order.  Their messages through the nodes are
+# hints.
 #
-# Protects from: a host whose sessions wait for ever while other hosts take turns; a turn going to
-# the last to ask, and not to the longest waiter; a host forgotten after its turn; a host getting
-# one grant a turn, since its calls have hold_at_most; a host missing its turn, and stopping the
-# others; malformed, forged or repeated messages of strangers crashing or growing a broker, or
-# granting a lock; no lock for a user without the right to publish.
+# Protects from: a host whose sessions wait for ever while other hosts take turns; a turn for
+# the last host to ask in place of the longest waiter; a host forgotten after its turn; a host
+# getting one grant a turn, since its calls have hold_at_most; a host missing its turn, and stopping
+# the next hosts; malformed, forged or repeated messages of strangers crashing or growing a broker,
+# or granting a lock; no lock for a user without the right to publish.
 #
-# Tokens tell the order, so the speed of the machine does not matter.
+# Tokens show the order, so the speed of the machine does not matter.
 
 use strict;
 use warnings;
@@ -36,7 +37,7 @@ END $$;
 SQL
 }
 
-# Which host had the lock, in order: 0, 0, 2 ...
+# The hosts of the grants, in order: 0, 0, 2 ...
 sub order_of_grants
 {
 	my %host_of;
@@ -67,7 +68,7 @@ sub turns
 	$_->send('CALL take(60)') foreach @sessions;
 	$_->result foreach @sessions;
 
-	# Only the time counts in which sessions of all hosts wait: until the first host is done.
+	# Only grants count while sessions of all hosts wait: until the first host is done.
 	my @grants = order_of_grants();
 	is(scalar @grants, 12 * 60, 'each session got the lock each time');
 	my (%left, @contended);
@@ -78,11 +79,11 @@ sub turns
 		last if --$left{$host} <= 2 * 3;
 	}
 	my @turns = turns(@contended);
-	@turns = @turns[ 8 .. $#turns ]; # as they come, they are not yet known to each other
+	@turns = @turns[ 8 .. $#turns ]; # at first the hosts do not know of each other yet
 	cmp_ok(scalar @turns, '>=', 20, 'there are ' . @turns . ' turns');
 
-	# Between two turns of a host each other host should have one.  By chance a host may have more,
-	# and on a busy machine the next host comes late.
+	# Between two turns of a host each other host should have a turn.  By chance a host may have
+	# more turns, and on a busy machine the next host comes late.
 	my ($skipped, %last) = (0);
 	foreach my $i (0 .. $#turns)
 	{
@@ -204,8 +205,8 @@ foreach my $terms (
 	$on_c->send("SELECT redlock_acquire('longest', scope => 'session') > 0");
 	wait_until(sub { defined $heard->waited('longest', $c) }, 'a third host announces its wait');
 
-	# the second host does not ask again, and the first does: the second time the holder knows of
-	# the first
+	# the second host does not ask again, and the first host does: at the second message the holder
+	# knows of the first host
 	my $broker = broker_pid($hosts[2]);
 	kill 'STOP', $broker;
 	foreach my $time (1 .. 2)
@@ -225,7 +226,7 @@ foreach my $terms (
 	$_->quit foreach $on_a, $on_b, $on_c;
 }
 
-# ---- a host whose turn is over wants another ----
+# ---- a host wants another turn at the end of a turn ----
 
 {
 	my ($holder, $next, $on_b) = map { session($_) } @hosts[ 0, 0, 1 ];
@@ -236,7 +237,7 @@ foreach my $terms (
 	$on_b->send("SELECT redlock_acquire('another', scope => 'session') > 0");
 	wait_until(sub { defined $heard->waited('another', $b) }, 'another host waits');
 
-	# One session holds the lock, and another session of its host waits, until their turn is over.
+	# A session holds the lock, and another session of its host waits, until the turn is over.
 	foreach my $round (1 .. 20)
 	{
 		$next->send("SELECT redlock_acquire('another', scope => 'session') > 0");
@@ -254,9 +255,9 @@ foreach my $terms (
 	$_->quit foreach $holder, $next, $on_b;
 }
 
-# ---- the next does not come ----
+# ---- the next host does not come ----
 
-# The waiting lists end with a session that holds the lock and knows the waiters.
+# The host waits, and knows that another host holds the lock.
 sub waits_for_it
 {
 	my ($host, $name) = @_;
@@ -277,7 +278,7 @@ foreach my $way (qw(STOP KILL))
 		waits_for_it($hosts[$h], $name);
 	}
 
-	# The first that waits is the next, and is gone.
+	# The longest waiter is next, and its broker is gone.
 	my $broker = broker_pid($hosts[1]);
 	kill $way, $broker;
 	$holder->query("SELECT redlock_release('$name')");
@@ -304,7 +305,7 @@ foreach my $way (qw(STOP KILL))
 
 # ---- a host does not wait for itself ----
 
-# As when its own key, not yet released, refuses the host.
+# Its own key, not yet released, refuses the host.
 {
 	my $on_a = session($hosts[0]);
 	my $stranger = 'f' x 16;
@@ -370,19 +371,19 @@ LUA
 	$on_a->query("SELECT redlock_release('flood')");
 	is($on_b->result->{out}, 't', 'the next has it when it is released, though others were named');
 	is_deeply([ map { broker_pid($_) } @hosts ], \@brokers, 'no broker failed');
-	# a sanitizer's malloc keeps much of what is freed, still less than a flood brings
+	# a sanitizer's malloc keeps much freed memory, but less than a flood brings
 	cmp_ok($rss->() - $before, '<', ($ENV{ASAN_OPTIONS} ? 64 : 4) * 1024, 'nor grew');
 	$on_b->query("SELECT redlock_release('flood')");
 	foreach my $on ($on_a, $on_b)
 	{
-		# the nodes may not have been told yet of the last release
+		# the nodes may not know of the last release yet
 		wait_until(sub { $on->query("SELECT redlock_try('flood', scope => 'session') AND redlock_release('flood')") eq 't' },
 			'the lock is as any other');
 	}
 	$_->quit foreach $on_a, $on_b;
 }
 
-# ---- users who may not tell, or hear ----
+# ---- users who may not publish, or subscribe ----
 
 foreach my $rights ('-publish', '-pubsub', 'resetchannels', '-publish -pubsub -subscribe')
 {

@@ -34,7 +34,7 @@ sub xmin
 	return $host->safe_psql('postgres', 'SELECT backend_xmin FROM pg_stat_activity WHERE pid = ' . $session->pid);
 }
 
-# Is what was deleted since gone after a VACUUM?
+# Does VACUUM remove rows deleted since?
 sub vacuum_works
 {
 	my ($host) = @_;
@@ -58,7 +58,7 @@ is(vacuum_works($host_a), 'f', 'VACUUM keeps rows for the snapshot');
 $host_a->safe_psql('postgres', 'SELECT pg_cancel_backend(' . $waiter->pid . ')');
 is($waiter->result->{state}, '57014', 'it is cancelled');
 
-# ---- the procedures have none, at the gate and at the nodes ----
+# ---- the procedures wait without a snapshot, at the gate and at the nodes ----
 
 foreach my $host (@hosts)
 {
@@ -195,7 +195,7 @@ foreach my $host (@hosts)
 }
 $holder->query('SELECT redlock_release_all()');
 
-# ---- what can't be ----
+# ---- wrong calls ----
 
 foreach my $wrong (
 	[ "CALL redlock_lock('job', scope => 'transaction')", '22023' ],

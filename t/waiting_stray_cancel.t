@@ -6,8 +6,9 @@
 # waiter, and staying without a holder; a gate granted to a waiter at the moment of its cancel,
 # and staying taken.
 #
-# As a rule these moments are too short to hit.  Here they last: a session that leaves the queue
-# needs a part of the lock table, which the test holds by stopping a session that reads all of it.
+# As a rule these moments are too short to hit.  The test makes the moments last: a session that
+# leaves the queue needs a part of the lock table, and a stopped session that reads the whole table
+# holds this part.
 
 use strict;
 use warnings;
@@ -20,7 +21,7 @@ my @nodes = redis_nodes(3);
 my $host = redlock_cluster('a', nodes => \@nodes, conf => "redlock.ttl = '10min'\nredlock.max_ttl = '1h'\nmax_locks_per_transaction = 1000");
 my ($holder, $waiter, $reader, $admin) = map { session($host) } 1 .. 4;
 
-# Takes no lock that is in the lock table proper.
+# The waiter's wait event type.  The query takes no lock in PostgreSQL's main lock table.
 sub waits_for
 {
 	return $admin->query("SELECT wait_event_type FROM pg_stat_get_activity(@{[$waiter->pid]})");
@@ -28,8 +29,8 @@ sub waits_for
 
 $holder->query('SELECT count(pg_advisory_lock(i)) FROM generate_series(1, 50000) i');
 
-# The waiter sends its statement, and leaves the queue when the reader is stopped.  That
-# is tried until the reader has the lock table; then the waiter's time goes by.
+# The waiter sends its statement, and leaves the queue while the reader is stopped.  Tries again
+# until the stopped reader holds the lock table; then the waiter's time goes by.
 sub stick
 {
 	my ($statement, $leave, $meanwhile) = @_;
@@ -80,7 +81,7 @@ END
 SQL
 }
 
-# ---- it ends by an error ----
+# ---- the wait ends by an error ----
 
 $waiter->query("SET statement_timeout = '500 ms'");
 my $result = stick(catching('1 s'), sub { kill 'STOP', $reader->pid });
@@ -107,20 +108,20 @@ $waiter->query("SELECT redlock_release('other')");
 
 # ---- the lock is left for a waiter whose wait has ended ----
 
-# The broker would look when the renewal is due, in minutes.
+# By itself the broker would look at the lease when the renewal is due, in minutes.
 foreach my $end ('statement_timeout', 'wait')
 {
 	my ($timeout, $wait, $state) = $end eq 'wait' ? (0, '500 ms', '55P03') : ('500 ms', '1 h', '57014');
 	$waiter->query("SET statement_timeout = '$timeout'");
 	$result = stick("SELECT redlock_acquire('job', wait => '$wait')",
 		sub { kill 'STOP', $reader->pid }, sub { $holder->send("SELECT redlock_release('job')") });
-	# or else the holder was quicker, and the waiter had it
+	# '': the holder was quicker, and the waiter had the lock
 	like($result->{state}, qr/^($state)?$/, "$end: the waiter is told");
 	is($holder->result->{out}, 't', 'the lock was released meanwhile');
 	wait_until(sub { key_count('redlock:job', @nodes) == 0 }, 'and is free');
 }
 
-# ---- it ends by the grant ----
+# ---- the wait ends by the grant ----
 
 $waiter->query('RESET statement_timeout; SET client_min_messages = error');
 $result = stick(
