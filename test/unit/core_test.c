@@ -895,7 +895,7 @@ test_majority_too_late_when_waiting(void)
 	   "and the next round may grant");
 }
 
-/* A node in quarantine gets the release of a former round, and is to be renewed at. */
+/* At a node in quarantine, a renewal waits for the answer to the release of a former round. */
 static void
 test_release_before_renewal(void)
 {
@@ -2591,7 +2591,7 @@ test_next_request(void)
 	   "the next request has asked no node that does not vote");
 }
 
-/* An answer that counts in rounds after this time. */
+/* An answer that counts in rounds begun after this time. */
 static void
 answer_by(int node, int64_t counts_after_us, core_op op, core_reply reply)
 {
@@ -2605,8 +2605,8 @@ answer_by(int node, int64_t counts_after_us, core_op op, core_reply reply)
 }
 
 /*
- * A server that is listed twice restarts, and is met by its other name within a round in which it
- * has voted.
+ * A server is listed twice, votes in a round, restarts, and is met by its second name within the
+ * round.
  */
 static void
 test_process_met_in_a_round(void)
@@ -3499,7 +3499,7 @@ nodes_are_back(void)
 		happens((core_event){.type = CORE_NODE_READY, .node = i});
 }
 
-/* An attempt's number is part of its value, so no number may come twice. */
+/* The number of an attempt is part of the value, so no number may come twice. */
 static void
 test_many_attempts(void)
 {

@@ -4,7 +4,7 @@
 # different umasks and in different time zones.  The archive has a bill of materials that lists
 # the libraries that the Makefile links.
 #
-# Protects from: an archive that nobody can make again and compare; files of the working tree in
+# Protects from: an archive that cannot be made again and compared; files of the working tree in
 # the archive; a library that the bill does not list.
 
 use strict;

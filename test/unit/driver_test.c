@@ -2,10 +2,11 @@
  * driver_test.c
  *		Unit tests of the lease driver, src/driver/driver.c and turns.c, in a scripted world.
  *
- * Protects from: a loss reported for a lease that ended by its limit; a queue of permits that
- * misses a permit; a forced release that renews an idle lease; releases that never begin; a lock
- * that pauses for the turn of another lock.
- * The simulator injects faults at random, and tells none of these stories.
+ * Protects from: a loss reported for a lease that ended by its limit; a queue of permits missing a
+ * permit; a forced release renewing an idle lease; releases never begun; a lock pausing for the
+ * turn of another lock.
+ *
+ * The random faults of the simulator include none of these stories.
  */
 #include "driver/driver.h"
 
@@ -21,7 +22,7 @@
 #define ALL ((core_mask) 7)
 #define REACHABLE ((core_mask) 63) /* ALL, and the nodes of the next list */
 
-/* the owner of an entry: its answers to the driver, and the news from the driver */
+/* the owner of an entry: answers to the driver, and messages from the driver */
 typedef struct Owner
 {
 	DriverTerms terms;
@@ -51,7 +52,7 @@ static int64_t wall_clock_us;
 static uint32_t random_bits;
 static DriverCommand composed; /* the last command */
 static const DriverCommand *composing;
-static int sent; /* to so many nodes */
+static int sent; /* number of nodes */
 static int freed;
 static int noted;          /* another host waits */
 static uint64_t host_told; /* of a wait of this host; 0: none */
@@ -345,7 +346,7 @@ static const DriverWorld world = {.lists = world_lists,
 								  .count_unsettled = world_count_unsettled,
 								  .free = world_free};
 
-/* Three nodes with room for so many releases each. */
+/* Three nodes, each with room for `room` releases. */
 static void
 begin(int room)
 {
@@ -521,7 +522,7 @@ test_limit(void)
 	ok(core_of(0)->hold_until_us == owner[0].hold_until_us, "or with an answer");
 }
 
-/* All nodes refuse, and two of them tell of releases. */
+/* All nodes refuse, and two nodes report releases. */
 static void
 wait_for_lock(void)
 {
@@ -817,7 +818,7 @@ test_serve(void)
 	ok(core_of(0)->state == CORE_BUSY, "but not before the end of another host's turn");
 }
 
-/* The turn of this host goes on with the next lease of the name.  Other hosts wait for its end. */
+/* The turn of this host goes on with the next lease of the name, while other hosts wait. */
 static void
 test_known(void)
 {

@@ -2,7 +2,7 @@
  * force_release_test.c
  *		Unit tests of forced releases, src/protocol/force_release.c.
  *
- * Protects from: a forced release that a renewal of the former holder undoes.
+ * Protects from: a renewal of the former holder undoing a forced release.
  */
 #include <stdio.h>
 #include <string.h>
@@ -166,7 +166,7 @@ test_rounds(void)
 	ok(force_judge(&force, five, node) == FORCE_DONE, "plain clients have no counters");
 }
 
-/* The value to be deleted.  A request that is over may have left a key at some node. */
+/* The value to delete.  An ended request may have left a key at some node. */
 static void
 test_value(void)
 {
@@ -248,11 +248,11 @@ test_others(void)
 }
 
 /*
- * A holder with a majority renews with rising bounds, other requests try to acquire and give up,
- * and a forced release looks and goes through its rounds.  Each command is executed at a random
- * moment, or later than its round, or never, and its answer may be lost.  When a round counts as
- * done, no majority accepts the former holder's renewals any more.  No command deletes the key of
- * another request, where the look has shown the holder.
+ * A holder with a majority renews with rising bounds, other requests ask and stop, and a forced
+ * release looks and goes through its rounds.  Each command is executed at a random moment, or later
+ * than its round, or never, and its answer may be lost.  When a round counts as done, no majority
+ * accepts the former holder's renewals any more.  If the look has shown the holder, no command
+ * deletes the key of another request.
  */
 
 #define OTHERS 3
@@ -341,7 +341,7 @@ force_at(int i, const ForceRelease *order)
 	return true;
 }
 
-/* Something else happens than the next command of the forced release. */
+/* An event outside of the forced release. */
 static void
 go_on(void)
 {

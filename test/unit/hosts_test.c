@@ -2,10 +2,10 @@
  * hosts_test.c
  *		Unit tests of the entries of hosts, and of their agreement, src/protocol/hosts.c.
  *
- * Protects from: two hosts counting as agreed although both could get one lock, since their nodes
- * have the same addresses or are out of reach; hosts refused although they use the same nodes, by
- * other names, before and after a restart or a loss of data, also after the death of a host; a
- * stranger's text taken for a host's, or read past its end (with sanitizers, scripts/lint.sh).
+ * Protects from: two hosts counting as agreed although both could get one lock, because nodes have
+ * equal addresses or are out of reach; hosts with the same nodes refused for other names of the
+ * nodes, before and after a restart or a loss of data, also after the death of a host; a stranger's
+ * text taken for a host's entry, or read past its end (with sanitizers, scripts/lint.sh).
  */
 #include <stddef.h>
 #include <stdlib.h>
@@ -17,7 +17,7 @@
 
 /* ---- agreement ---- */
 
-/* Time at which hosts were seen; nodes started at 0, and answered since. */
+/* When the hosts were seen.  The nodes started at 0, and have answered. */
 #define LATELY 50000000
 
 /*
@@ -127,7 +127,7 @@ test_identity(void)
 }
 
 /*
- * Two hosts have three of five nodes each, by their own names, and reach some of them.  The hosts
+ * Two hosts have three of five nodes each, by their own names, and reach some nodes.  The hosts
  * differ if and only if two of their quorums can be apart.
  */
 static void
@@ -255,7 +255,7 @@ host_in_step(const char *name, const int lists[CHANGED], bool reversed)
 static void
 test_restarts_in_a_change(void)
 {
-	/* former list; both; next list with leases by both; next list with leases by the former list */
+	/* former list; both; next list, and leases by both; next list, and leases by the former list */
 	static const int changes[][STEPS][CHANGED] = {
 		{{1, 1, 1, 1, 1}, {3, 1, 1, 3, 3}, {13, 4, 4, 13, 13}, {5, 4, 4, 5, 5}},
 		{{1, 1, 1}, {1, 1, 1, 2, 2, 2}, {4, 4, 4, 9, 9, 9}, {4, 4, 4, 1, 1, 1}},
@@ -274,7 +274,7 @@ test_restarts_in_a_change(void)
 							host_in_step("a", changes[change][one], (orders & 1) != 0);
 						HostConfig theirs =
 							host_in_step("b", changes[change][other], (orders & 2) != 0);
-						/* only the former list, or leases there, against only the next list */
+						/* the former list, or leases by the former list, against the next list */
 						bool apart = (one == 0 && other > 1) || (one > 1 && other % 3 == 0);
 
 						for (int i = 0; i < ours.count; i++)
@@ -293,8 +293,8 @@ test_restarts_in_a_change(void)
 }
 
 /*
- * May a host leave the former list?  One node is down, and has another name at the other host. Both
- * hosts have met the node, or neither host has.
+ * May a host leave the former list?  A node is down, and the hosts call the node by different
+ * names.  Both hosts have met the node, or neither host has.
  */
 static void
 test_leaving(void)

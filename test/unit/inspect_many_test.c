@@ -3,8 +3,8 @@
  *		Unit tests of the records about many locks, src/protocol/inspect_many.c.
  *
  * Protects from: a forged or cut answer of a node read past its end, or past the room for hosts and
- * values; the record of one lock taken for the next lock's; a node that answers for few locks and
- * so makes a list take many steps.
+ * values; a record taken for the record of the next lock; a node making a list take many steps by
+ * answers for few locks.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -108,7 +108,7 @@ test_garbage(void)
 		ok(!reads(wrong[i].text, wrong[i].len), "malformed record %d", (int) i);
 }
 
-/* A text of as many records of `size` bytes as `records` says. */
+/* Counts a text of `records` records with `size` bytes each, in answer to `keys` keys. */
 static int
 count(int records, int size, int keys)
 {

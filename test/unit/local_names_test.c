@@ -2,8 +2,8 @@
  * local_names_test.c
  *		Unit tests of the names that the node inside the server knows, src/protocol/local_names.c.
  *
- * Protects from: memory that grows with the number of names; a key that makes room for another
- * name; a token out of order because a counter made room; a place that is lost, or given twice.
+ * Protects from: memory growing with the number of names; a key dropped to make room for a name; a
+ * token out of order after a counter was dropped; a place lost, or given twice.
  */
 #include "protocol/local_names.h"
 

@@ -3,8 +3,8 @@
  *		Unit tests of the node without Redis, src/protocol/local_node.c.
  *
  * Protects from: a reader beyond the places of a name; a counter out of its bounds; a key or a
- *barrier of another request taken for this request's; a lock's key that outlives all permits.
- *test/sim/conformance.c compares the node with a real one, which has no limit of readers.
+ * barrier of another request taken for this request's; a lock's key that outlives all permits.
+ * test/sim/conformance.c compares the node with a real node, which has no limit of readers.
  */
 #include "protocol/local_node.h"
 

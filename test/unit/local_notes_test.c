@@ -2,8 +2,8 @@
  * local_notes_test.c
  *		Unit tests of the notes at the node inside the server, src/protocol/local_notes.c.
  *
- * Protects from: an earlier run's note in place of a later run's; a note that counts after its
- * time; two notes of one job; room made by a note, while another note ends earlier.
+ * Protects from: the note of an earlier run in place of a later run; a note counting after its
+ * time; two notes of one job; a note dropped for room, although another note ends earlier.
  */
 #include <stdio.h>
 #include <stdlib.h>

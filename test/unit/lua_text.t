@@ -1,8 +1,8 @@
 #!/usr/bin/perl
 #
-# Protects from scripts that the nodes execute in another form than that which is read and
-# changed: src/protocol/lua_text.c must be what scripts/lua_text.pl makes of them, and that
-# takes away what is no part of a script, and nothing else.
+# Protects from: nodes executing scripts in another form than the form that maintainers read and
+# change: src/protocol/lua_text.c must be the output of scripts/lua_text.pl, and this program must
+# remove only text that is no part of a script.
 use strict;
 use warnings;
 
@@ -26,7 +26,7 @@ sub slurp
 
 sub made { return scalar `$^X $tree/scripts/lua_text.pl 2>$tree/errors`; }
 
-# The C string of a script with this text, or why there is none.
+# The C string of a script with this text, or the error.
 sub made_of
 {
 	my ($text) = @_;

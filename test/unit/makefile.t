@@ -1,21 +1,20 @@
 #!/usr/bin/perl
 #
-# A build against a server that is too old or not there, or with a wrong setting, stops with one
-# line, which says so.
+# A build against a missing or too old server, or with a wrong setting, stops with one line that
+# names the fault.
 #
-# Protects from: pages of errors of the compiler, from which nobody can tell that; a build
-# without TLS by a slip of the pen; directories that are removed below an empty name; an installation
-# without redlock-exec.
+# Protects from: pages of compiler errors that hide the cause; a build without TLS by a typing
+# error; directories removed below an empty name; an installation without redlock-exec.
 
 use strict;
 use warnings;
 
 use Test::More;
 
-# of the make that runs this test: its options and jobs
+# options and jobs of the make that runs this test
 delete @ENV{qw(MAKEFLAGS MFLAGS)};
 
-# as if pg_config were that of an older server, and of those that are supported
+# as if pg_config belonged to an older server
 foreach my $version (qw(9.6 10 13 14))
 {
 	my $output = `make -n MAJORVERSION=$version 2>&1 >/dev/null`;

@@ -1,10 +1,10 @@
 #!/usr/bin/perl
 #
-# The linter accepts the tree in which the next version was begun as CONTRIBUTING.md
-# says, and misses each script that updates an earlier version.
+# The linter accepts a tree in which the next version was begun as CONTRIBUTING.md says, and
+# reports each missing script that updates an earlier version.
 #
-# Protects from: a linter that fails at the first commit after a release, when there are
-# several earlier versions, or overlooks one that can't be updated.
+# Protects from: a linter that fails at the first commit after a release, when there are several
+# earlier versions, or overlooks an earlier version without an update.
 
 use strict;
 use warnings;

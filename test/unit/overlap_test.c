@@ -3,7 +3,7 @@
  *		Unit tests of the overlap of two hosts' lists, src/protocol/overlap.c.
  *
  * Protects from: no conflict between two hosts with quorums apart, since their lists seem to
- * overlap; a conflict although all quorums meet, as in the middle of a change of the list.
+ * overlap; a conflict although all quorums meet, for example during a change of the list.
  */
 #include "protocol/overlap.h"
 
@@ -42,7 +42,7 @@ meet(core_lists one, core_lists other)
 	return quorums_meet(one, ALL, other, ALL);
 }
 
-/* By definition: each quorum of one host, in any set of nodes, meets each quorum of the other. */
+/* The definition: each quorum of a host, in any set of nodes, meets each quorum of the other. */
 static bool
 meet_by_definition(core_lists one, core_mask ones, core_lists other, core_mask others)
 {
@@ -58,8 +58,8 @@ meet_by_definition(core_lists one, core_mask ones, core_lists other, core_mask o
 }
 
 /*
- * Counts results that differ from the definition, or between the two directions; counts pairs that
- * meet.
+ * Returns the number of results that differ from the definition, or between the two directions.
+ * Counts meeting pairs.
  */
 static int
 wrong_about(core_lists one, core_mask ones, core_lists other, core_mask others, int *count)
@@ -100,7 +100,7 @@ test_voters(void)
 	ok(wrong == 0 && count > 0, "by all sets of nodes that vote, %d of which meet", count);
 }
 
-/* Two single lists can be counted: each host first takes the nodes that the other lacks. */
+/* For two single lists counting is enough: each host first takes the nodes of its list alone. */
 static void
 test_counts(void)
 {
