@@ -3,7 +3,7 @@
  *		Unit tests of the queue of releases, src/protocol/release_queue.c.
  *
  * Protects from: releases and repairs filling a connection before renewals and requests; a release
- * never sent, sent twice, or overtaken; a hanging node delaying the others; the renewal, or the
+ * never sent, sent twice, or overtaken; a hanging node delaying other nodes; the renewal, or the
  * repair, of a released lease (invariant 14); an own key in the way of the next request for its
  * name.
  *
@@ -246,7 +246,7 @@ is_sent_to(core_mask nodes, int entry)
 	return true;
 }
 
-/* A node that was away gets its releases, from the core, when it is back. */
+/* When a node comes back, the core sends the releases owed to the node. */
 static void
 test_away(void)
 {
@@ -393,7 +393,7 @@ test_requests(void)
 	   "a round is undone where there is no room for releases");
 }
 
-/* A connection that is full takes nothing, but its node is on duty. */
+/* A full connection takes no command, but the node is on duty. */
 static void
 test_full_connection(void)
 {

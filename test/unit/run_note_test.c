@@ -3,7 +3,7 @@
  *		Unit tests of the note of a job's last run, src/protocol/run_note.c.
  *
  * Protects from: a forged, cut or oversized note read as a run, or read past its end; a note from
- * the far future hiding all later runs; an older run shown as the last one.
+ * the far future hiding all later runs; an older run shown as the last run.
  */
 #include <string.h>
 

@@ -2,11 +2,11 @@
  * script_test.c
  *		Unit tests of commands to a node and the reading of its replies, src/broker/script.c.
  *
- * Protects from: a command read by the script in another sense, or too long for a batch; a reply
- * counting as a vote although it is malformed or another command's; a stranger's text shown
+ * Protects from: a command read by the script in another sense, or too long for a batch; a
+ * malformed reply, or the reply to another command, counting as a vote; a stranger's text shown
  * unchanged; a read past the end of a reply (with sanitizers, scripts/lint.sh).
  *
- * Replies are written as a node sends them, and hiredis reads them; hiredis reads commands, too.
+ * hiredis reads the replies, written as a node sends replies, and the commands.
  */
 #include "postgres.h"
 
@@ -258,7 +258,7 @@ static const struct
 	{"released", CORE_OP_RELEASE, ":1\r\n", {.reply = CORE_REPLY_YES}},
 	{"released by a counter", CORE_OP_RELEASE, "$16\r\n1700000000000001\r\n", UNEXPECTED},
 
-	/* errors: of a command, whichever it is */
+	/* errors of any command */
 	{"an error", CORE_OP_ACQUIRE, "-ERR x\r\n", {.reply = CORE_REPLY_ERROR, .text = "ERR x"}},
 	{"an error without a text", CORE_OP_CONFIRM, "-\r\n", {.reply = CORE_REPLY_ERROR}},
 	{"an error in control characters",
@@ -641,7 +641,7 @@ test_room(void)
 	free(batch);
 }
 
-/* Reading a lock's value gives what was written. */
+/* Reading a lock's value returns the written parts. */
 static void
 test_values(void)
 {
@@ -685,7 +685,7 @@ test_values(void)
 #define A "000000000000000a"
 #define B "000000000000000b"
 
-/* Messages with a '|' for each NUL; anybody may have sent them. */
+/* Messages, with a '|' for each NUL.  A message may come from a stranger. */
 static const struct
 {
 	const char *what;

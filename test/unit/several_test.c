@@ -3,7 +3,7 @@
  *		Unit tests of acquiring several locks at once, src/protocol/several.c.
  *
  * Protects from: hosts with different orders of names; locks kept while the call waits for an
- * earlier one; a lock released although the call may keep it; a part of the locks taken for all.
+ * earlier lock; a lock released although the call may keep it; a part of the locks taken for all.
  */
 #include "protocol/several.h"
 

@@ -3,7 +3,7 @@
  *		Unit tests of src/protocol/standing.c: the choice of the host that takes locks, when
  *		several hosts have different settings.
  *
- * Protects from: a host taking locks before its announcement, and before a look at the others; a
+ * Protects from: a host taking locks before its announcement, or before a look at other hosts; a
  * newcomer stopping established hosts; two hosts waiting without an end for each other; a host
  * going on beside another host with locks.
  */

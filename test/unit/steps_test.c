@@ -93,7 +93,7 @@ test_which_are_rivals(void)
 
 static StepMarks known;
 
-/* By node: its place in the list that replaced the others; '.': no mark. */
+/* For each node, its place in the list of its mark; '.': no mark; '?': no answer. */
 static core_mask
 mark(const char *places, int count, int64_t version)
 {

@@ -227,7 +227,7 @@ test_lists(void)
 	ok(parse(" ,\n", &urls) == NULL && urls.count == 0, "so is one of separators");
 }
 
-/* As many nodes, and texts as long, as there is room for, and one more. */
+/* The most nodes and the longest texts that fit, and one more. */
 static void
 test_limits(void)
 {
@@ -308,7 +308,7 @@ test_text(void)
 		{"ERR 10.0.0.1 says ...", "ERR 10.0.0.1 says"},
 		{"", ""},
 	};
-	/* the first and the last of each length, and what is none */
+	/* the first and the last character of each length, and bytes that are no character */
 	static const struct
 	{
 		const char *text;

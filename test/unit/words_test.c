@@ -12,7 +12,7 @@
 
 #include "tap.h"
 
-/* A text in memory of exactly its size, so that a sanitizer sees each byte read beyond. */
+/* A text in memory of exactly its size: a sanitizer sees each read beyond the text. */
 static bool
 takes_number(const char *text, size_t len, int64_t most, int64_t *number)
 {
