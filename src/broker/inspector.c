@@ -16,13 +16,13 @@
 #include "shared/inspect_queue.h"
 #include "shared/text.h"
 
-/* The calls by which a node tells the hash of a script. */
+/* The calls that load a script; the answer is the script's hash. */
 #define CALL_LOAD INSPECTOR_CALLS
 #define CALL_FIRST (INSPECTOR_CALLS + INSPECT_KINDS)
 
 /*
- * The number of a call tells the place, the question modulo ROUNDS, to recognize late answers, and
- * whether the script went as text.
+ * The number of a call contains the place, the question modulo ROUNDS, to recognize late answers,
+ * and whether the script went as text.
  */
 #define ROUNDS (1 << 20)
 
@@ -32,13 +32,13 @@ typedef struct Out
 	bool in_use;
 	int round;
 	core_mask waiting;  /* nodes that owe an answer */
-	core_mask asked_up; /* nodes that were READY when they were asked */
+	core_mask asked_up; /* nodes that were READY at the send */
 	int64 until_us;     /* later answers do not count */
 } Out;
 
 static Out out[INSPECT_PLACES];
 
-/* The scripts, by InspectKind; and their hashes, as each node says: a node may lie. */
+/* The scripts, by InspectKind; and the hashes that each node reports: a node may lie. */
 static const char *const script[] = {
 	[INSPECT_LOCK] = lua_inspect_script,      [INSPECT_ASK] = lua_inspect_script,
 	[INSPECT_FORCE] = lua_force_script,       [INSPECT_SCAN] = lua_scan_script,
@@ -211,7 +211,7 @@ inspector_hear(RedisNode *node, int call, const redisReply *reply, int64 now_us)
 	at = &inspect_queue_answer(place)->node[node->index];
 	if (reply != NULL && !read_reply(place, node->index, reply))
 	{
-		sha[kind][node->index][0] = '\0'; /* may be that of another script */
+		sha[kind][node->index][0] = '\0'; /* may be the hash of another script */
 		at->kind = INSPECTED_ERROR;
 		if (at->error[0] == '\0')
 			strlcpy(at->error, "reply of an unexpected type", sizeof(at->error));
@@ -226,7 +226,7 @@ inspector_hear(RedisNode *node, int call, const redisReply *reply, int64 now_us)
 }
 
 /*
- * The node may be another process since the handshake, or have lost its data.  A node can execute a
+ * Since the handshake the node may have restarted, or lost its data.  A node can execute a
  * command in a quarantine and answer after the quarantine's end, so the state at the send counts,
  * too.
  */
@@ -287,8 +287,8 @@ log_lost_note(int place)
 }
 
 /*
- * After a forced release: tells the hosts of the deleted keys, which renew at once, in vain.  After
- * an ask: tells the hosts with keys that an operator asks for the release.
+ * After a forced release: tells the hosts of the deleted keys; these hosts renew at once, in vain.
+ * After an ask: tells the hosts with keys that an operator asks for the release.
  */
 static void
 tell_holders(int place, int64 now_us)
@@ -322,7 +322,7 @@ read_reply(int place, int index, const redisReply *reply)
 	return read_answer(&answer->node[index], reply, inspect_queue_question(place));
 }
 
-/* Reads a note, and keeps the note of the newest run.  A text that is no note counts as none. */
+/* Reads a note, and keeps the note of the newest run.  A malformed note counts as no note. */
 static bool
 read_note(InspectAnswer *answer, int index, const redisReply *reply)
 {
@@ -376,7 +376,7 @@ read_records(InspectAnswer *answer, int index, const redisReply *reply)
 	return true;
 }
 
-/* Keeps a text for the session that lists.  Returns false if the reply is no such text. */
+/* Keeps a text for the listing session.  Returns false if the reply is no text that fits. */
 static bool
 keep_text(int index, const redisReply *reply)
 {
@@ -396,7 +396,7 @@ read_error(Inspected *at, const redisReply *reply)
 		text_of_node(at->error, sizeof(at->error), reply->str, reply->len);
 }
 
-/* Reads the answer about one key.  Returns false if it is an error, or malformed. */
+/* Reads the answer about one key.  Returns false for an error, or a malformed answer. */
 static bool
 read_answer(Inspected *at, const redisReply *reply, const InspectQuestion *question)
 {

@@ -127,7 +127,7 @@ class Node:
         self.log = f"{tmp}/redis.{number}.log"
         self.clock = Clock(tmp, f"node{number}")
         self.process = None
-        self.lock = threading.Lock()  # who does something to it
+        self.lock = threading.Lock()  # held by the thread that acts on the node
 
     def ask(self, *words):
         """Returns the reply to a command: a text, a number, or a list of these."""
@@ -215,7 +215,7 @@ class Server:
         self.node_urls = node_urls
         self.clock = Clock(tmp, f"host_{name}")
         self.process = None
-        self.lock = threading.Lock()  # who starts or stops it
+        self.lock = threading.Lock()  # held by the thread that starts or stops the server
         self.stopped = set()
         self.reloads = False  # SIGHUP ends a server that has just begun to start
         subprocess.run(["initdb", "-D", self.dir, "-A", "trust", "-N", "-E", "UTF8", "--no-locale"], check=True,

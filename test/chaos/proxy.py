@@ -102,7 +102,7 @@ async def main(pairs):
         port, target = map(int, pair.split(":"))
         links.append(Link(target))
         await asyncio.start_server(links[-1].accept, "127.0.0.1", port)
-    loop.set_exception_handler(lambda *_: None)  # of connections that break: that is what it is for
+    loop.set_exception_handler(lambda *_: None)  # the proxy breaks connections on purpose
     commands = asyncio.StreamReader()
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(commands), sys.stdin)
     print("ready", flush=True)

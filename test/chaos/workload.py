@@ -383,7 +383,7 @@ class Worker(threading.Thread):
         if timer is not None:
             timer.cancel()
             timer.join()
-            self.connection.close()  # it may have come when all was over
+            self.connection.close()  # the end may have come after all work
             if self.record is not None:
                 self.record["vanished"] = True
         if self.record is not None and "begin" in self.record:

@@ -13,13 +13,13 @@
  * without regard to other hosts, and another redlock.max_ttl.
  *
  * In some stories a newcomer has a wrong list with a node of its own, which
- * starts late.  The other hosts are well, lose a node for a moment, or hang at
- * that time.
+ * starts late.  At this start the other hosts are well, lose a node for a
+ * moment, or hang.
  *
  * Checked, as number 22:
  *
- * - No host gets a lock beside a lease by lists whose quorums need not share a
- *   node with its own.
+ * - No host gets a lock beside a lease by other lists, if a quorum of these
+ *   lists and a quorum of the host's lists may share no node.
  * - No two hosts with different redlock.max_ttl get locks within the time of a
  *   look.
  * - Without faults no host gets a lock beside a host that warns, or that
@@ -70,7 +70,7 @@ typedef struct node
 	int64_t started_us;
 } node;
 
-/* A beat to one node, and the last answer of this node. */
+/* A beat to a node, and the last answer of the node. */
 typedef struct beat
 {
 	bool out;
@@ -1086,8 +1086,8 @@ settle(void)
 }
 
 /*
- * The nodes lose the latest mark, which a majority had; a node that was away
- * keeps an older mark.  All hosts start anew with the list of the lost mark.
+ * The nodes with the latest mark, a majority, lose the mark; the remaining
+ * nodes keep older marks.  All hosts restart with the list of the lost mark.
  * Returns how many hosts get no lock.
  */
 static int

@@ -4,15 +4,15 @@
  *		probes.
  *
  * The simulator's sessions hold one lock at a time.  Here a session takes
- * several locks, of all hosts and of its own, in any order or in a fixed one,
- * and the program knows all waits.  The shell (src/broker/deadlock.c) is
+ * several locks, of all hosts and of its host, in any order or in a fixed
+ * order, and the program knows all waits.  The shell (src/broker/deadlock.c) is
  * abridged: at most one session of a host waits for a lock, so no session
- * queues at a gate. PostgreSQL ends a cycle within a host; here this happens
- * at once.
+ * queues at a gate. PostgreSQL ends a cycle within a host; here the program
+ * ends the cycle at once.
  *
- * Protects from: a cycle that is not broken, or late, or by more than one
- * session; a session that is ended outside of any cycle, because its waits
- * were seen one after another.
+ * Protects from: a cycle never broken, broken late, or broken by more than one
+ * session; a session ended outside of any cycle, because probes saw its waits
+ * one after another.
  *
  * Prints TAP.  A failed check also prints "# seed N violates invariant 19:
  * ...", for mutants.pl.
@@ -134,7 +134,7 @@ awaited(int i)
 	return sessions[i].lock[sessions[i].taken];
 }
 
-/* Returns the session it waits for; -1: it runs. */
+/* Returns the session that i waits for; -1: i runs. */
 static int
 next_of(int i)
 {
@@ -375,8 +375,8 @@ send_probe(int i)
 }
 
 /*
- * Did all these waits overlap in time?  A waiting session releases nothing, so
- * then each waited for the next.
+ * Did all waits of the path overlap in time?  Then each session waited for the
+ * next: a waiting session releases nothing.
  */
 static bool
 lasted_together(const ProbePath *path)

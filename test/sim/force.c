@@ -6,18 +6,18 @@
  * of wire.c.  So a command may overtake any other command, and may come after
  * the verdict.  An answer is lost if its connection was closed in between.
  *
- * Invariant 23 demands of a complete forced release, of each lease that was
- * granted before the last look at the lock:
+ * Invariant 23 demands of a complete forced release, for each lease granted
+ * before the last look at the lock:
  *
  * - A majority of the nodes has executed the command.
  * - Where a majority showed a holder at the look, no other request's key is
  *   deleted, not even by late commands.
  * - No majority renews the lease any more, also by late commands.
  * - Later grants have tokens above all tokens of the lease.
- * - Where nothing delays a message (plan.prompt): each forced release of a
- *   lock that is held is complete, unless the holder or another administrator
- *   releases the lock meanwhile, or the time of a kept key ends.  The holder
- *   loses the lease within HEARS_US.
+ * - Without delays of messages (plan.prompt): each forced release of a held
+ *   lock is complete, unless the holder or another administrator releases the
+ *   lock first, or the time of a kept key ends.  The holder loses the lease
+ *   within HEARS_US.
  */
 #include "force.h"
 
@@ -83,7 +83,7 @@ static struct force
 static order orders[ORDERS_MAX];
 static uint32_t numbers;
 
-/* Of each request. */
+/* by request */
 static struct
 {
 	core_mask taken;   /* servers where a forced release has deleted its key */
@@ -93,7 +93,7 @@ static struct
 	core_mask renewed; /* servers that have renewed its key since */
 } requests[SECRETS_MAX];
 
-/* Of each lock, at its last complete forced release. */
+/* by lock, at the lock's last complete forced release */
 static struct
 {
 	int64_t at_us; /* 0: never */

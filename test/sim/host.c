@@ -1,6 +1,6 @@
 /*
  * host.c
- *		One host: its clocks, its processes, and their faults; see host.h.
+ *		One host: clocks, processes, and faults; see host.h.
  */
 #include "host.h"
 
@@ -318,8 +318,8 @@ take_queue(int h)
 }
 
 /*
- * Models releases of other locks: they fill each node for one third of the
- * time, at different times.  The last request finds all nodes free.
+ * Models releases of other locks.  The releases fill each node for a third of
+ * the time, at different times.  The last request finds room at all nodes.
  */
 static void
 crowd(int h)
