@@ -14,7 +14,7 @@ Certificates - authorities and certificates for tests of TLS
   my $old       = $authority->issue('old', expired => 1);
   my $client    = $authority->issue('client', names => 'DNS:client');
 
-An authority, and what it has issued; made by the B<openssl> command.
+An authority and its certificates, made by the B<openssl> command.
 
 =head1 METHODS
 
@@ -24,12 +24,12 @@ An authority, and what it has issued; made by the B<openssl> command.
 
 =item $authority->file
 
-Its certificate.
+The certificate of the authority.
 
 =item $authority->issue(name, options)
 
-A hash with the paths B<cert>, B<key> and B<ca>, as a node of RedlockTest wants it. Options:
-B<names>, what it is for, by default localhost and its addresses; B<expired>.
+A hash with the paths B<cert>, B<key> and B<ca>, as for a node of RedlockTest.  Options:
+B<names>, the names of the certificate, by default localhost and its addresses; B<expired>.
 
 =back
 

@@ -60,24 +60,25 @@ sub exec_program
 
 =item exec_start(cluster, arguments, command, options)
 
-Starts redlock-exec with these arguments, with the cluster's database postgres as its own.
-Options: B<stdin>, a path; B<ignore>, a signal that it inherits as ignored;
-B<closed>, a descriptor that it inherits as closed; B<within>, a command that starts it. Methods of the result:
+Starts redlock-exec with the arguments, for the database postgres of the cluster.  Options:
+B<stdin>, a path; B<ignore>, a signal that redlock-exec inherits as ignored; B<closed>, a
+descriptor that redlock-exec inherits as closed; B<within>, a command that starts
+redlock-exec.  Methods of the result:
 
 =over
 
 =item $run->pid, $run->keeper
 
-The process ids of the front and of its keeper; the keeper's is undef where there is none.
+The process ids of the front and of its keeper; without a keeper undef.
 
 =item $run->done, $run->code
 
-Tells without waiting whether it ended; waits for its exit code, "signal N" if a signal
-ended it.
+Tells whether the run has ended, without waiting; waits for the exit code, "signal N" after
+an end by a signal.
 
 =item $run->out, $run->err
 
-What it wrote.
+The output of the run.
 
 =back
 
@@ -118,7 +119,7 @@ sub exec_start
 
 =item exec_code(cluster, arguments, command)
 
-Runs it to its end. Returns the exit code.
+Runs redlock-exec to its end.  Returns the exit code.
 
 =cut
 
@@ -166,12 +167,12 @@ sub code
 
 =item beats(name, signals)
 
-A command that writes its time again and again, catches these signals, and goes on until
-stop_beats(name), then with the given exit code.
+A command that writes the time again and again, and catches the signals.  stop_beats(name,
+code) ends the command with the exit code.
 
 =item beat_log(name)
 
-Lines of such a command: C<start PID TOKEN>, and the names of caught signals.
+Lines of the command: C<begin TIME>, C<start PID TOKEN>, and the names of caught signals.
 
 =item begin_us(name), last_beat_us(name)
 
@@ -226,7 +227,7 @@ sub stop_beats
 
 =item session_count(cluster)
 
-The sessions of redlock-exec there.
+The number of sessions of redlock-exec at the cluster.
 
 =back
 

@@ -3,8 +3,8 @@
 
 =head1 NAME
 
-GuestTest - the same scripts on a bare server and on one with redlock_pg
 GuestTest - the same scripts on a bare server and on a server with redlock_pg
+
 =head1 SYNOPSIS
 
   use GuestTest;
@@ -16,11 +16,11 @@ GuestTest - the same scripts on a bare server and on a server with redlock_pg
   compare($ours, 'session', $there, with_log => 1);
   is_quiet($ours);
 
-The scripts do what has nothing to do with locks, and fail in many ways.  What psql
 The scripts have nothing to do with locks, and fail in many ways.  The output of psql and
 the log are compared word by word: without a lock, and with a lock at session, transaction
 or call scope.  take() and take_in_call() acquire the lock where its scope can begin; on a
 cluster without redlock_pg they do nothing.
+
 =cut
 
 package GuestTest;
@@ -502,7 +502,7 @@ SQL
 
 =item guest_cluster(name, libraries, options)
 
-Creates and starts a cluster that preloads the libraries and has what the scripts need.
+Creates and starts a cluster that preloads the libraries and has the objects of the scripts.
 Options: B<nodes>, for redlock_pg; B<conf>, text.
 
 =cut
@@ -578,8 +578,8 @@ sub write_files
 
 =item run_all(cluster, scope)
 
-Runs everything in one session.  Returns an array reference of what psql printed, a hash
-by the pieces' names, and what the log said.
+Runs all pieces in one session.  Returns an array reference of psql's output, a hash by the
+pieces' names, and of the lines in the log.
 
 =cut
 

@@ -3,7 +3,7 @@
 
 =head1 NAME
 
-HostileNode - a Redis node that misbehaves when told to
+HostileNode - a Redis node that misbehaves on command
 
 =head1 SYNOPSIS
 
@@ -15,10 +15,9 @@ HostileNode - a Redis node that misbehaves when told to
   $node->obey(['^EVALSHA', 'say', '-READONLY not today\r\n']);
   $node->reform;    # a correct node again, with new connections
 
-In front of a node with TLS, the rules are for its records.
-
-A proxy in front of a real node; see test/hostile/hostile_node for the rules, which
-are array references of a pattern, an action and its arguments, as written there.
+A proxy in front of a real node.  Rules are array references of a pattern, an action and
+arguments, see test/hostile/hostile_node.  In front of a node with TLS, the rules are for
+records of TLS.
 
 =cut
 
@@ -102,7 +101,7 @@ sub obey
 # Number of connections that a rule has told to hang.
 sub hung { return $_[0]->_notes('hung'); }
 
-# Number of connections that have begun to count their answers, by present or former rules.
+# Number of connections that count answers, by present or former rules.
 sub counted { return $_[0]->_notes('counted'); }
 
 sub _notes

@@ -23,8 +23,8 @@ RedlockTest - Redis nodes, PostgreSQL clusters and sessions for redlock_pg's tes
 
   wait_until(sub { key_count('redlock:job', @nodes) == 0 }, 'key is gone');
 
-Every server listens on the loopback interface or a Unix socket, and is killed
-when the test ends, however it ends.
+Each server listens on the loopback interface or a Unix socket, and is killed at the
+end of the test, also after a failure.
 
 =cut
 
@@ -59,8 +59,8 @@ our @EXPORT = qw(
 
 =item preload(name)
 
-Builds B<test/hostile/name.c>, and returns what is to be in LD_PRELOAD of a server that
-runs with it, beside what is there already. Returns undef if there is no C compiler.
+Builds B<test/hostile/name.c>.  Returns the value of LD_PRELOAD for servers with this
+library and the present libraries; undef if there is no C compiler.
 
 =cut
 
@@ -100,8 +100,8 @@ sub guest_library
 
 =item write_mapped(file, numbers)
 
-Writes what such a library reads: C longs, in place since the file is mapped, the first
-one last since it says that the others are there.
+Writes C longs for a preloaded library, in place: the library maps the file.  The first
+number is written last: it tells the library that the other numbers are there.
 
 =cut
 
@@ -124,7 +124,7 @@ sub write_mapped
 
 =item tls_is_missing()
 
-Why TLS can't be tested here; undef if it can.
+The reason why TLS can't be tested here; undef if TLS can be tested.
 
 =cut
 
@@ -142,13 +142,12 @@ sub tls_is_missing
 
 =item wait_until(condition, description, seconds)
 
-Waits until the condition, a sub, returns true, and reports that as a passed
-test; or as a failed one after B<seconds> (by default the time that
-PG_TEST_TIMEOUT_DEFAULT says).  Looks 50 times a second; or less often, if a look costs
-time: many start processes, and tests run side by side.
+Waits until the condition, a sub, returns true, and reports a passed test; or a failed
+test after B<seconds> (by default PG_TEST_TIMEOUT_DEFAULT).  Looks 50 times a second, or
+less often if a look takes long: many looks start processes, and tests run side by side.
 
-Where a key must be gone because it was deleted, the test takes a ttl above the
-time waited for, so that its expiry can't pass for its deletion.
+A test that waits for the deletion of a key uses a ttl above the waiting time, so the
+expiry of the key can't pass for the deletion.
 
 =cut
 
@@ -202,7 +201,7 @@ sub redis_nodes
 
 =item node_urls(nodes)
 
-What redlock.nodes has to be; a node may be given as its URL too.
+The value of redlock.nodes for the nodes, each a node or a URL.
 
 =cut
 
@@ -233,7 +232,7 @@ sub set_node_lists
 
 =item key_count(key, nodes)
 
-On how many of the nodes that run the key exists.
+The number of running nodes with the key.
 
 =cut
 
@@ -247,8 +246,8 @@ sub key_count
 
 =item key_owner(key, nodes)
 
-The secret of the session that the key names as its holder, on the nodes where it is
-there; all of them, with a blank between, if they name several.
+The secret of the key's holder, from the nodes with the key; several secrets, separated
+by blanks, if nodes name several holders.
 
 =cut
 
@@ -329,7 +328,7 @@ sub restart_with
 
 =item wait_nodes_ready(cluster, number)
 
-Waits until that many nodes are ready in the eyes of the cluster's broker.
+Waits until the number of nodes is ready for the cluster's broker.
 
 =cut
 
@@ -348,7 +347,7 @@ sub wait_nodes_ready
 
 =item host_id(cluster)
 
-The id by which other hosts know this one.
+The id by which other hosts know this host.
 
 =cut
 
@@ -365,7 +364,7 @@ sub host_id
 
 =item listener(node, patterns)
 
-Hears what is published at a node, on channels that match these patterns; see
+Receives the messages published at a node, on channels that match the patterns; see
 RedlockTest::Listener.
 
 =cut
@@ -379,8 +378,8 @@ sub listener
 
 =item each_in_turn(sql, sessions)
 
-These sessions wait for locks: each gets its own, in any order, as the one that is next may
-come late, and gives them back by this SQL.
+The sessions wait for locks.  Each session gets its lock, in any order, as the next
+session may come late, and releases the lock by the SQL.
 
 =cut
 
@@ -405,7 +404,7 @@ sub each_in_turn
 
 =item last_beat(host_id, node)
 
-When the host last wrote at the node what it says of itself; empty: the node knows of none.
+The time of the host's last beat at the node; empty: none.
 
 =cut
 
@@ -419,7 +418,7 @@ sub last_beat
 
 =item wait_beats(host_id, node)
 
-Waits until the host has twice written at the node what it says of itself.
+Waits for two beats of the host at the node.
 
 =cut
 
@@ -440,7 +439,7 @@ sub wait_beats
 
 =item wait_quarantined(cluster, reason, nodes)
 
-Waits until the cluster's broker has these nodes in quarantine, for a reason that matches.
+Waits until the cluster's broker has the nodes in quarantine, for a matching reason.
 
 =cut
 
@@ -468,7 +467,7 @@ Opens a session; see RedlockTest::Session.
 
 =item psql_result(cluster, sql)
 
-Runs SQL in a session of its own; returns what a session's B<run> does.
+Runs SQL in a session of its own; returns a result as B<run> of a session.
 
 =cut
 
@@ -494,8 +493,8 @@ sub psql_result
 
 =item end_repeats(cluster)
 
-The session executes these statements of PL/pgSQL again and again, with a commit
-after each time, until end_repeats is called for its server.
+The session executes the PL/pgSQL statements again and again, with a commit after each
+time, until a call of end_repeats for its server.
 
 =cut
 
@@ -528,9 +527,10 @@ sub end_repeats
 
 =item disturb_work(commits, clusters)
 
-Four sessions on each cluster C<CALL work()>, while some are cancelled and some terminated,
-until the sequences C<done> of all have come to B<commits>; a row in C<stop> then ends the
-work.  Returns a hash: B<done>, B<failed> (the sequences' sums), B<cancelled>, B<terminated>.
+Four sessions on each cluster C<CALL work()>, while some sessions are cancelled and some
+terminated, until the sequences C<done> of all clusters reach B<commits>; a row in C<stop>
+then ends the work.  Returns a hash: B<done>, B<failed> (the sequences' sums),
+B<cancelled>, B<terminated>.
 
 =cut
 
@@ -578,8 +578,8 @@ sub disturb_work
 
 =item sql_examples(path)
 
-The blocks of a document that are marked as sql, in order: hashes with B<sql>,
-B<line> (where it begins) and B<heading> (above it).
+The sql blocks of a document, in order: hashes with B<sql>, B<line> (of the block's begin)
+and B<heading> (above the block).
 
 =cut
 
@@ -625,8 +625,8 @@ sub sql_examples
 
 =item replace_broker(cluster)
 
-Terminates the broker, and waits for the next one.  (pg_terminate_backend is for processes with a
-database: it warns of a broker, and does nothing.)
+Terminates the broker, and waits for the next broker.  (pg_terminate_backend is for processes
+with a database: for a broker it only warns.)
 
 =cut
 
@@ -647,8 +647,8 @@ sub replace_broker
 
 =item broker_pid(cluster)
 
-The broker's process id, '' if there is none.  Looked up among the children of
-the postmaster, so it needs no connection.
+The broker's process id, '' if there is none.  The search among the postmaster's
+children needs no connection.
 
 =cut
 
@@ -697,9 +697,9 @@ One redis-server.  Options:
 
 =item persist => 0
 
-Writes nothing to disk: a restart loses all its data.  By default each command
-is on disk before it is answered (appendonly yes, appendfsync always), and a
-restart loses nothing; only such a node votes as soon as it has started.
+Writes nothing to disk: a restart loses all data.  By default each command is on disk
+before its answer (appendonly yes, appendfsync always), so a restart loses nothing, and
+the node votes at once after a start.
 
 =item unix => 1
 
@@ -707,11 +707,12 @@ Listens on a Unix socket only.
 
 =item host => '127.0.0.1', port => number
 
-Listens there: on this address only, IPv6 too; by default on a port that is free.
+Listens on this address only, also of IPv6; by default on a free port.
+
 =item tls => { cert => 'path', key => 'path', ca => 'path', clients => 'yes' }
 
-Speaks TLS only, with this certificate. Clients need one by B<ca> if B<clients> is yes; by
-default they may have none. See Certificates.
+Speaks TLS only, with this certificate.  With B<clients> yes, clients need a certificate
+by B<ca>; by default clients need none.  See Certificates.
 
 =item password => 'secret'
 
@@ -723,8 +724,8 @@ More arguments for redis-server.
 
 =back
 
-Its directory is on a disk in memory where there is one, below $NODES_TMP (which
-scripts/test.sh sets, and removes whatever happens) or /dev/shm.
+The server's directory is on a disk in memory, if there is one: below $NODES_TMP
+(scripts/test.sh sets it, and always removes the directory) or /dev/shm.
 
 =cut
 
@@ -896,7 +897,7 @@ sub restart
 
 sub answers { return $_[0]{pid} && !$_[0]{paused}; }
 
-# What redis-cli prints for a command; a null reply is the empty string.
+# Returns the output of redis-cli for a command; a null reply is the empty string.
 sub cli
 {
 	my ($self, @command) = @_;
@@ -968,22 +969,22 @@ sub poll_query_until
 
 =head1 RedlockTest::Listener
 
-Hears what is published at a node, also by hosts for each other.  A NUL in the name of a
-channel is a ? in its pattern.
+Receives messages published at a node, also between hosts.  A ? in the pattern stands
+for a NUL in the name of a channel.
 
 =over
 
 =item $l->text, $l->forget
 
-All that was heard since the begin, or since it was last forgotten.
+All messages since the begin, or since the last forget.
 
 =item $l->waited(name, host_id)
 
-For how many us this host has waited for the lock, as it told last; undef: it has not told.
+How long the host has waited for the lock, in us, by its last message; undef: no message.
 
 =item $l->named
 
-Whom the first release named, in order: the ids of these hosts.  Undef: there was none.
+The ids of the hosts that the first release named, in order; undef: no release.
 
 =item $l->quit
 
@@ -1057,8 +1058,8 @@ sub quit
 A session of psql in the background.  Options: B<dbname>.
 
 A result is a hash: B<out> (text), B<err> (text), B<state> (SQLSTATE of the first
-error, '' if there was none), B<message>, B<detail>, B<hint> (of that error), and
-B<dead> (true when the session ended meanwhile).
+error, '' if there was none), B<message>, B<detail>, B<hint> (of this error), and
+B<dead> (true if the session has ended).
 
 =over
 
@@ -1068,15 +1069,15 @@ The output; dies on an error.
 
 =item $s->run(sql)
 
-The result, an error too.
+The result, also of an error.
 
 =item $s->send(sql), $s->done, $s->result
 
-Start a query, tell without waiting whether it ended, wait for its result.
+Start a query; tell whether the query has ended, without waiting; wait for the result.
 
 =item $s->pid
 
-Of the session's server process.
+The id of the session's server process.
 
 =item $s->quit, $s->vanish
 
