@@ -244,7 +244,7 @@ sub take_over
 		$_->kill9 foreach $first, $second;
 	}
 
-	# a replica may lack the latest grants: without durable=yes it does not vote
+	# a replica may lack the latest grants: without durable=yes the replica does not vote
 	my ($first, $second) = pair(persist => 0);
 	my $address = 'forgets.invalid:' . $first->port;
 

@@ -58,7 +58,7 @@ system_or_bail('pg_ctl', '-w', '-D', $b->data_dir, '-l', $b->logfile, '-o', q{--
 wait_until(sub { clients($nodes[0]) =~ m{redlock_pg/main_site_"\S+" \Q$library\E} }, 'has no blanks, and no character that a node refuses')
   or diag(clients($nodes[0]));
 
-# ---- the first answer of a node that refuses us ----
+# ---- the first answer of a node that refuses the connection ----
 
 my $only = IO::Socket::INET->new(PeerAddr => '127.0.0.1', PeerPort => $nodes[0]->port) or die;
 print $only "CONFIG SET maxclients 1\r\nCLIENT KILL TYPE normal\r\nCLIENT KILL TYPE pubsub\r\n";

@@ -140,7 +140,8 @@ is($session_b->query("SELECT redlock_try('job')"), 'f', 'nor when it votes again
 $session_a->query('COMMIT');
 no_key_left('job', 'it is released as ever');
 
-# A node without its data does not vote for redlock.max_ttl, so max_ttl is short in this part.
+# After a loss of data a node does not vote for the length of redlock.max_ttl, so max_ttl is short
+# in this part.
 sub set_max_ttl
 {
 	my ($max_ttl) = @_;
@@ -151,7 +152,7 @@ sub set_max_ttl
 		$host->reload;
 		$host->poll_query_until('postgres', 'SHOW redlock.max_ttl', $max_ttl) or die 'no reload';
 	}
-	# the host that reloads first refuses locks until the other host's entry has its setting
+	# a host refuses locks until the other host's entry has the new setting
 	foreach my $host ($host_a, $host_b)
 	{
 		wait_until(sub { psql_result($host, "SELECT redlock_try('settings', ttl => '3 s')")->{out} eq 't' }, "both have a max_ttl of $max_ttl");
@@ -231,7 +232,7 @@ $session_a->query('RESET lock_timeout');
 # A call with a time to wait waits for the nodes, too: when a whole site starts, the nodes may come
 # last.
 $session_a->send("BEGIN; SELECT redlock_acquire('patient', wait => '10 min') > 0");
-my $patient = session($host_a);    # behind it at the gate
+my $patient = session($host_a);    # behind session_a at the gate
 $patient->send("SELECT redlock_acquire('patient', wait => '10 min', scope => 'session') > 0");
 no_quorum($session_b, "SELECT redlock_acquire('patient')", 'a call without one does not', @nodes) for 1 .. 2;
 ok(!$session_a->done, 'a waiter with a time to wait goes on when that is over for others');
@@ -246,7 +247,7 @@ works('after all came back');
 
 # ---- nodes without the script are sent its text again ----
 
-my $locks = 40;    # of one turn: more than one call of the script has room for
+my $locks = 40;    # released together: more than a call of the script has room for
 my $failed = "SELECT string_agg(votes_error || last_error, ' ' ORDER BY node) FROM redlock_nodes";
 my $failed_before = $host_a->safe_psql('postgres', $failed);
 

@@ -169,7 +169,7 @@ wait_for_node('slow-40.invalid:1', "last_error ~ '^could not resolve the host na
 is($s->query('SELECT redlock_release_all()'), 2, 'locks are released');
 $s->quit;
 
-# ---- a name that is found, and no thread ----
+# ---- a name with an address, and no thread ----
 
 set_fault('no-threads', 1);
 set_nodes(@nodes[ 0, 1 ], $nodes[2]->url(host => 'localhost'));

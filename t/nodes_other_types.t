@@ -117,7 +117,7 @@ foreach my $kind (sort keys %kinds)
 	is(what_is_there($name), $before, "$kind: nothing has changed the key");
 	no_node_has_an_error($kind);
 
-	# waiters get the lock when the other program releases it
+	# waiters get the lock after the other program's release
 	foreach my $more ('', ", mode => 'shared'", ', permits => 3')
 	{
 		make($kind, $name);
@@ -251,7 +251,7 @@ foreach my $which (sort keys %companions)
 	  or diag($admin->query('SELECT node, state, last_error FROM redlock_nodes'));
 	is($s->query("SELECT redlock_try('another $which')"), 't', "$which: the nodes grant other locks");
 
-	# at all nodes it is an error of the call
+	# such a key at all nodes fails the call
 	$name = "with each $which of another type";
 	$put->(@nodes);
 	if ($which ne 'readers')

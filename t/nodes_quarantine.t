@@ -63,7 +63,7 @@ sub is_free_for
 	my $yes = node_is($host_a, $nodes[0], 'votes_yes');
 	my $began = time;
 	$nodes[0]->kill9;
-	my $ended = time;    # it granted nothing after that
+	my $ended = time;    # no grant of the node comes later
 	$nodes[0]->start;
 	my $restarted = time;
 	wait_quarantined($_, 'restarted at [-0-9]+ [:0-9]+ \S+', $nodes[0]) foreach $host_a, $host_b;
@@ -108,7 +108,7 @@ sub is_free_for
 	my $token = $on_a->query("SELECT redlock_acquire('held', scope => 'session')");
 	wait_until(sub { key_count('redlock:held', @nodes) == 5 }, 'a lock is held');
 	$_->kill9 foreach @forget;
-	my $down = time;    # the first of them may be noticed before the last has started
+	my $down = time;    # the hosts may notice the first node before the last node has started
 	$_->start foreach @forget;
 	$restarted = time;
 	wait_quarantined($_, 'restarted', @forget) foreach $host_a, $host_b;
@@ -162,7 +162,7 @@ sub is_free_for
 	is($on_a->query("SELECT redlock_release('held')"), 't', 'until it is released');
 	is_free_for($on_b, 'held', 'then the other host gets the released lock');
 
-	# a server that starts while a node is young has no memory of the node, and is careful
+	# a server that starts while a node is young does not know the node, and is careful
 	$nodes[1]->restart;
 	$host_b->restart;
 	wait_quarantined($host_b, 'restarted', $nodes[1]);

@@ -64,7 +64,7 @@ sub restart
 	return;
 }
 
-# ---- what counts ----
+# ---- the durable parameter, and the node's own answer ----
 
 {
 	my @no_config = (conf => [ '--rename-command', 'CONFIG', '' ]);
@@ -274,7 +274,7 @@ sub restart
 	wait_for_node($no_auth, "last_error = 'it has no command AUTH, which a node needs ($named)'", 'a node without AUTH');
 	unlike(join('', slurp_file($host->logfile), $s->query('TABLE redlock_nodes')), qr/S3cr3t/, 'nothing tells the password');
 
-	# the node votes as soon as it may, and the log says so
+	# a node votes once its user has the right, and the log says so
 	my ($node, $url) = $may_not->('-evalsha');
 	set_nodes($url);
 	wait_for_node($node, "state = 'refused'", 'a node whose user lacks EVALSHA is refused');

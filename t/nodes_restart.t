@@ -114,8 +114,8 @@ sub counters
 		my $run_id = $node->cli('INFO', 'server') =~ /run_id:(\w+)/ ? $1 : '';
 		my $value = $node->cli('GET', 'redlock:held');
 		my $counter = (counters('held', $node))[0];
-		$_->pause foreach grep { $_ != $node } @nodes;    # nobody writes it there anew
-		$on_a->run("SELECT redlock_try('seen')");         # which is seen by who asks them
+		$_->pause foreach grep { $_ != $node } @nodes;    # no host writes the counter again
+		$on_a->run("SELECT redlock_try('seen')");         # the host notices the paused nodes
 		$host_a->poll_query_until('postgres', "SELECT count(*) = 1 FROM redlock_nodes WHERE state IN ('ready', 'quarantined')");
 		kill 'STOP', my @brokers = map { broker_pid($_) } $host_a, $host_b;
 		$node->restart;

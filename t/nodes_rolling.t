@@ -37,7 +37,7 @@ foreach my $node (@nodes, $nodes[0])
 	my $broker = broker_pid($host_a);
 
 	$node->kill9;
-	sleep $ttl + 0.2; # its key expires
+	sleep $ttl + 0.2; # the node's key expires
 	kill 'STOP', $broker;
 	$node->start;
 	wait_until(sub { counter($node) > $counter }, "$name: the waiter asked the node that is back");

@@ -54,7 +54,7 @@ sub begin
 	replace_broker($host);
 	$host->poll_query_until('postgres', 'SELECT broker_pid IS NOT NULL FROM redlock_stats');
 	wait_nodes_ready($host, 3);
-	$_->cli(qw(CLIENT KILL TYPE pubsub)) foreach @redis;    # also that of the former one
+	$_->cli(qw(CLIENT KILL TYPE pubsub)) foreach @redis;    # also the former broker's connection
 	hears_nodes(1);
 	return;
 }
@@ -108,7 +108,7 @@ wait_until(sub { $listens->() == 3 }, 'B waits for A, with a subscription at eac
 my @first = map { last_subscriber($_) } @redis;
 hears_nodes(2);
 drop_connections(4);
-$_->cli(qw(CLIENT KILL TYPE pubsub)) foreach @redis;    # the node has given it up already
+$_->cli(qw(CLIENT KILL TYPE pubsub)) foreach @redis;    # the node has already closed the connection
 wait_until(sub { $listens->() == 3 }, 'B subscribes again at all nodes');
 my @second = map { last_subscriber($_) } @redis;
 isnt($second[$_], $first[$_], 'on a new connection') foreach 0 .. 2;
@@ -124,7 +124,7 @@ $_->quit foreach $s, $holder, $waiter;
 $other->stop;
 my $looks = 0;
 my $calls = sub {
-	my $calls = -$looks++;    # each look is a call
+	my $calls = -$looks++;    # each look is a call of INFO
 	$calls += $_ foreach $redis[0]->cli(qw(INFO commandstats)) =~ /^cmdstat_(?:info|ping):calls=(\d+)/mg;
 	return $calls;
 };

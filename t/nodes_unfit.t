@@ -108,8 +108,8 @@ sub has_counted
 
 	# an administrator corrects the policy, or the limit
 	$_->cli(qw(CONFIG SET maxmemory-policy noeviction)) foreach @redis[ 0, 1 ];
-	$redis[2]->cli(qw(CONFIG SET maxmemory 0));    # and no more
-	my %ends;    # the host looks at each node in its own rhythm
+	$redis[2]->cli(qw(CONFIG SET maxmemory 0));    # the policy stays
+	my %ends;    # the host checks the nodes at different times
 	wait_until(
 		sub {
 			$ends{$_} = 1 foreach split /\n/, $host->safe_psql('postgres', "SELECT node FROM redlock_nodes WHERE quarantined_for > '0'");
