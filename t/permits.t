@@ -76,7 +76,7 @@ nothing_is_left('after waits');
 # ---- a shared lock has no permits, except for a session of another host ----
 
 $on_a->query("SELECT redlock_acquire('job', scope => 'session', mode => 'shared')");
-$on_b->run("SELECT redlock_try('job', scope => 'session', permits => 2)"); # maybe the second
+$on_b->run("SELECT redlock_try('job', scope => 'session', permits => 2)"); # maybe the second permit
 like($also_b->run("SELECT redlock_try('job', permits => 2)")->{err}, qr/redlock "job" is requested with 2 permits, but held or requested without permits/,
 	'who asks for a permit of a lock that is shared is told');
 nothing_is_left('after a lock was shared');
@@ -193,7 +193,7 @@ $on_b->send(take());
 wait_until(sub { locks($host_b) eq 'waiting' }, 'a session waits');
 is($host_b->safe_psql('postgres', "SELECT count(*) FROM redlock_locks WHERE resource = 'job' AND num_nonnulls(until, valid_for, held_by) > 0"),
 	'0', 'its place in the queue is no lock');
-replace_broker($host_b); # it hears nothing for a while
+replace_broker($host_b); # a new broker receives no messages for a while
 $on_a->query("SELECT redlock_release('job')");
 is($on_c->query("SELECT redlock_try('job', permits => 2)"), 'f', 'a permit that is free is not for others than who waits');
 is($on_b->result->{out}, 't', 'but for that');
@@ -263,7 +263,7 @@ sub counted { my ($what) = @_; return $host_a->safe_psql('postgres', "SELECT $wh
 	$_->quit foreach @waiting;
 }
 
-# ---- a waiter that goes makes room for the next ----
+# ---- a waiter that leaves makes room for the next waiter ----
 
 $_->query(take()) foreach $on_a, $also_a;
 $on_b->send(take());

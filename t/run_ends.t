@@ -116,7 +116,7 @@ is($session->run("CALL redlock_run('lost', 'SELECT pg_sleep(0.5); CREATE TABLE n
 recorded('lost', qr/^lost\|the lease on redlock "lost" was lost before the commit\. The hold_at_most of /, '... says so, once');
 $session->query('RESET redlock.on_loss');
 
-# ---- what the record costs ----
+# ---- the cost of the record ----
 
 $host->safe_psql('postgres', 'DELETE FROM redlock_runs; VACUUM redlock_runs');
 sub explained

@@ -65,7 +65,7 @@ is(last_run(q{octet_length(command), right(command, 1) = 'ä'}), '1023|t', 'of a
 $session->query("CALL redlock_run('job', 'SELECT 1')");
 is(last_run('count(*) OVER ()'), '2', 'what is not to be recorded is not');
 
-# while it runs
+# during the run
 my $gate = session($host_a);
 $gate->query('SELECT pg_advisory_lock(1)');
 $session->send("CALL redlock_run('job', 'SELECT pg_advisory_xact_lock(1)', record => true, fence => true)");
@@ -173,7 +173,7 @@ is($session->result->{state}, '42P01', '... does not find its table at its end')
 wait_until(sub { $host_a->safe_psql('postgres', "SELECT status FROM moved.redlock_runs WHERE resource = 'moved'") eq 'failed' }, '... and its failure is in the table');
 $host_a->safe_psql('postgres', 'ALTER EXTENSION redlock_pg SET SCHEMA public');
 
-# ---- rows that another session has locked delay nobody ----
+# ---- rows locked by another session delay no run ----
 
 $host_a->safe_psql('postgres', <<'SQL');
 INSERT INTO redlock_runs (resource, command, host, database, role, pid, server, host_id, session, started, status)

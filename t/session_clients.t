@@ -121,7 +121,7 @@ PYTHON
 		'<', \$in, '>', \$out, IPC::Run::timeout($PostgreSQL::Test::Utils::timeout_default));
 	$pool->pump until $out =~ /^(\d+)\n/;
 	my $pid = $1;
-	# the reset is what the idle connection did last
+	# the last statement of the idle connection is the reset
 	wait_until(
 		sub { $admin->query("SELECT state = 'idle' AND query LIKE '%unlock_all%' FROM pg_stat_activity WHERE pid = $pid") eq 't' },
 		'the pool has reset its connection');

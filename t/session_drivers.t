@@ -51,7 +51,7 @@ foreach my $driver (sort keys %list_is)
 		{
 			$expected{"$mode $_"} = $list_is{$driver}{$mode} foreach qw(acquire try);
 			$expected{"$mode $_"} = $case_is{$_} foreach keys %case_is;
-			$expected{"$mode tuple"} = '22023' if $driver eq 'psycopg'; # it sends a row
+			$expected{"$mode tuple"} = '22023' if $driver eq 'psycopg'; # psycopg sends a row
 		}
 		my %seen = map { my ($mode, $case, $outcome) = split /\t/; ("$mode $case" => $outcome) } split /\n/, $out;
 		is_deeply([ map { "$_ $seen{$_}" } sort keys %seen ], [ map { "$_ $expected{$_}" } sort keys %expected ],

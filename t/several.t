@@ -80,7 +80,7 @@ $session_a->query('SELECT redlock_release_all()');
 isnt($session_b->result->{out}, '', 'and gets all');
 nothing_is_left('after a gate');
 
-# the owner has lost the gate, and does not block others
+# the holder has lost the gate, and blocks no session there
 $other_b->query("SELECT redlock_acquire('m', scope => 'session')");
 $other_b->query('BEGIN; SELECT pg_advisory_unlock_all()');
 $session_b->send("SELECT redlock_acquire_all(ARRAY['z', 'm', 'a'], scope => 'session')");
@@ -292,7 +292,7 @@ $_->resume foreach @nodes;
 wait_nodes_ready($host_b, 3);
 nothing_is_left('after a loss');
 
-# a lock ends by its hold_at_most while the call waits for another host, or for its own host
+# a lock ends by its hold_at_most while the call waits for a session of another host, or of its own
 foreach my $holder ($session_a, $other_b)
 {
 	$holder->query("SELECT redlock_acquire('m', scope => 'session')");

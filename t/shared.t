@@ -127,7 +127,7 @@ sub keys_left
 	my @readers = map { session($hosts[0]) } 1 .. 3;
 	my $bystander = session($hosts[0]);
 
-	my $end = time + 20; # before their own clocks tell them
+	my $end = time + 20; # before the lease expires
 	$_->query(acquire('lost', 'shared', ", ttl => '30 s'")) foreach @readers;
 	# readers also share another lock for a moment, at the same place of an entry of their process
 	my $twin = $bystander->query(
@@ -189,8 +189,8 @@ sub keys_left
 	$_->quit foreach $holder, $first, $second;
 }
 
-# ---- kept by keep_idle, until another wants it ----
-# ---- kept by keep_idle, until another host asks ----
+# ---- kept by keep_idle, until another host recalls the lease ----
+
 {
 	my ($reader, $other) = map { session($hosts[$_]) } 0, 1;
 
@@ -258,7 +258,7 @@ foreach my $writer_host (@hosts[ 1, 0 ])
 {
 	my ($reader, $other, $writer) = map { session($hosts[$_]) } 0, 0, 1;
 
-	$reader->query(acquire($_, 'shared')) foreach 'k1', 'k119'; # once a place for both
+	$reader->query(acquire($_, 'shared')) foreach 'k1', 'k119'; # once the same place in a table
 	$writer->send(acquire('k1', 'exclusive'));
 	ok(waits_at_nodes($hosts[1], 'k1'), 'a writer waits');
 	is($other->query("SELECT redlock_try('k119', mode => 'shared')"), 't', 'another lock is shared');
@@ -327,7 +327,7 @@ foreach my $writer_host (@hosts[ 1, 0 ])
 	$small->stop;
 }
 
-# ---- a writer that comes during the request is not forgotten ----
+# ---- a writer that comes during a reader's request is not forgotten ----
 
 {
 	my $host_id = host_id($hosts[0]);

@@ -122,7 +122,7 @@ sub call
 	return rand() < 0.5 ? "SELECT count(*) FROM $called" : "SELECT length(($called)::text)";
 }
 
-# A call, by itself or with others in a transaction; sometimes another command.
+# A call, alone or with more calls in a transaction; sometimes another command.
 sub statement
 {
 	my $dice = rand();
@@ -131,7 +131,7 @@ sub statement
 	return 'SELECT count(*) FROM ' . one_of(@views) if $dice < 0.1;
 	return 'SET ' . one_of(@settings) . ' = ' . one_of(@of_settings) if $dice < 0.14;
 	return call() if $dice < 0.6;
-	my $prepared = int(rand(1_000_000_000)); # two sessions may prepare at a time
+	my $prepared = int(rand(1_000_000_000)); # several sessions may prepare at a time
 	return join '; ', 'BEGIN', call(), (rand() < 0.5 ? 'SAVEPOINT s' : ()), call(), (rand() < 0.3 ? 'ROLLBACK TO s' : ()),
 	  call(), one_of('COMMIT', 'COMMIT', 'ROLLBACK', "PREPARE TRANSACTION '$prepared'; ROLLBACK PREPARED '$prepared'");
 }

@@ -89,7 +89,7 @@ foreach my $mode (qw(fast smart fast))
 	is(past(), $before, 'a failed start costs no statistics');
 }
 
-# ---- what happens at the stop, and after it ----
+# ---- at the stop, and after the stop ----
 
 $s = session($host);
 $s->query("SELECT redlock_acquire('held', scope => 'session')");
