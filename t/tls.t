@@ -346,7 +346,8 @@ said('it does not speak TLS; if it should not, its URL begins with redis://', 'a
 set(nodes => node_urls(@nodes[ 0, 1 ], 'redis://127.0.0.1:' . talker("\x15\x03\x03\x00\x02\x02\x46")));
 said('it speaks TLS: its URL should begin with rediss://', 'an alert');
 
-# A server with two certificates sends the one for the requested name; an address is no name.
+# A server with two certificates sends the certificate for the requested name; an address is no
+# name.
 my $names_port = PostgreSQL::Test::Cluster::get_free_port();
 my $other = $theirs->issue('default');
 openssl_server($names_port, '-cert', $other->{cert}, '-key', $other->{key},

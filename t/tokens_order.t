@@ -288,7 +288,7 @@ sub is_agreed
 
 {
 	my $end   = '9007199254740992';    # 2^53
-	my $bound = now_us() + 2**51;      # what no clock says
+	my $bound = now_us() + 2**51;      # no clock shows this time
 
 	acquire($on_a, 'large');
 	release($on_a, 'large');

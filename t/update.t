@@ -107,7 +107,7 @@ SELECT regexp_replace(fact, '\s+', ' ', 'g') FROM (
  ORDER BY fact COLLATE "C"
 SQL
 
-# The lines that only one of two texts has.
+# The lines in only one of two texts.
 sub differences
 {
 	my ($updated, $fresh) = @_;

@@ -19,7 +19,7 @@ my $host_b = redlock_cluster('b', nodes => \@nodes, conf => "$conf\ndeadlock_tim
 my $host_c = redlock_cluster($long, nodes => \@nodes, conf => "$conf\ndeadlock_timeout = '100ms'");
 
 my $e       = "\xc3\xa9";        # in UTF-8
-my $go      = "\xe8\xaa\x9e";    # which LATIN1 has not
+my $go      = "\xe8\xaa\x9e";    # not in LATIN1
 my $machine = qr/host="[^"\\]+"/;
 
 sub make_db

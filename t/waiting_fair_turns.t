@@ -142,7 +142,7 @@ foreach my $terms (
 	my @grants = order_of_grants();
 	is(scalar @grants, 6 * 60, 'each session got the lock each time');
 
-	# until the sessions of one host are about to be done
+	# until the sessions of a host have nearly finished
 	my @count = (0, 0);
 	foreach my $host (@grants)
 	{

@@ -119,7 +119,7 @@ sub queued
 
 	$on_a->query("SELECT redlock_acquire('many', scope => 'session')");
 	is_deeply([ subscribers('redlock:many') ], [ (0) x 5 ], 'nobody waits: no subscription');
-	foreach my $queued (0 .. 19) # each after the one before, as they are looked at in this order
+	foreach my $queued (0 .. 19) # in the order of the loop below
 	{
 		push @waiters, session($host_b);
 		$waiters[-1]->send("SELECT redlock_acquire('many', scope => 'session') > 0");
@@ -205,7 +205,7 @@ sub queued
 	wait_nodes_ready($_, 5) foreach $host_a, $host_b;
 }
 
-# ---- a lock that is kept after its release has no holder ----
+# ---- a lock kept after its release has no holder ----
 
 {
 	my $ask = sub { $on_b->run("SELECT redlock_acquire('kept', wait => '300 ms')") };
@@ -383,7 +383,7 @@ SQL
 		my $run = pgbench($host_a, $script, '-c', 6, '-T', 60);
 		my $kill = $round % 2 ? 'pg_terminate_backend' : 'pg_cancel_backend';
 
-		# one by one, until all are gone
+		# one session after another, until all are gone
 		$host_a->poll_query_until('postgres',
 			"SELECT count(*) > 2 FROM redlock_locks WHERE resource = 'killed' AND state = 'queued'");
 		for (my $end = time + 60; time < $end;)
@@ -424,7 +424,7 @@ SQL
 {
 	$_->append_conf('postgresql.conf', "redlock.max_ttl = '1 h'") foreach $host_a, $host_b;
 	$_->reload foreach $host_a, $host_b;
-	# a host refuses locks until it has read the other host's new setting
+	# a host refuses locks until the host has read the other host's new setting
 	foreach my $host ($host_a, $host_b)
 	{
 		wait_until(sub { psql_result($host, "SELECT redlock_try('settings', ttl => '1 h')")->{out} eq 't' }, 'both have the setting');

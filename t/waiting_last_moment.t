@@ -1,4 +1,4 @@
-# Sessions of one host wait equally long for a lock of another host: each hears that the other host
+# Sessions of one host wait equally long for a lock of another host: each hears that another host
 # holds the lock.  The second session passes the gate when its time is nearly over, and has a
 # moment for the nodes.
 #

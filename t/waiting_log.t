@@ -76,7 +76,7 @@ is($_->result->{out}, 't', 'the session gets the lock') foreach $on_b, $also_b;
 is(scalar(lines($on_b, 'quiet')), 0, 'with log_lock_waits off a session writes no line');
 $on_b->query('SELECT redlock_release_all(); RESET log_lock_waits');
 
-# ---- several locks: one wait after the other ----
+# ---- several locks: a wait for each ----
 
 $on_a->query("SELECT redlock_acquire('one', scope => 'session'), redlock_acquire('two', scope => 'session')");
 $on_b->send("SELECT cardinality(redlock_acquire_all(ARRAY['one', 'two'], scope => 'session')) = 2");

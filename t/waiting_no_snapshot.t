@@ -206,7 +206,7 @@ foreach my $wrong (
 	is($holder->run($wrong->[0])->{state}, $wrong->[1], $wrong->[0]);
 }
 
-# ---- a migration: each host builds an index under the lock, while all others wait ----
+# ---- a migration: each host builds an index under the lock, while all other hosts wait ----
 
 my @sessions = map { my $host = $_; map { [ $host, session($host) ] } 1, 2 } @hosts;
 $holder->query("SELECT redlock_acquire('job', scope => 'session')");
