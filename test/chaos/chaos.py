@@ -93,7 +93,7 @@ class Round:
             back = 0
             for number, node in enumerate(self.cluster.nodes):
                 executor.set_clock(number)
-                # by a clock that was ahead, some keys would live for hours
+                # some keys, set by a clock ahead, would live for hours
                 for key, ms in node.keys_of_locks().items():
                     if ms > MAX_TTL_MS:
                         node.ask("DEL", key)

@@ -22,10 +22,10 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 WAIT_S = 60
 MAX_TTL_MS = 3000
 MAX_HOLD_AT_LEAST_S = 1.2
-TLS_NODES = [1, 4]  # of each program one
+TLS_NODES = [1, 4]  # one of each program
 PORT_BLOCKS = 200
 
-claims = []  # sockets that tell other runs which ports this run uses
+claims = []  # sockets that show other runs the ports of this run
 
 
 class Broken(Exception):
@@ -46,7 +46,7 @@ def claim_ports():
     for block in (*range(first, PORT_BLOCKS), *range(first)):
         claim = socket.socket(socket.AF_UNIX)
         try:
-            claim.bind(f"\0redlock_pg chaos {block}")  # until this process ends
+            claim.bind(f"\0redlock_pg chaos {block}")  # until the end of this process
         except OSError:
             claim.close()
             continue
@@ -286,7 +286,7 @@ class Server:
         if self.process.poll() is not None:
             raise Broken(f"server {self.name} does not start: " + " / ".join(self.log_text().splitlines()[-3:]))
         self.reloads = True
-        self.reload()  # other lists since it read its configuration
+        self.reload()  # the lists may have changed since the server read its configuration
 
     def stop(self, number):
         """Signals the postmaster: SIGINT is a fast shutdown, SIGQUIT an immediate shutdown."""

@@ -171,7 +171,7 @@ class Worker(threading.Thread):
                 f"SET {terms['limit']} = {0 if terms['limit'] == 'lock_timeout' else STATEMENT_TIMEOUT_MS}")
         return lambda: None
 
-    # ---- what is done under a lock ----
+    # ---- work under a lock ----
 
     def check(self, resource):
         self.saw_held(*self.sql(f"SELECT redlock_token('{resource}')" + HOLD.format(resource)))

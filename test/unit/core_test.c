@@ -3507,7 +3507,7 @@ test_many_attempts(void)
 		0,         CORE_ATTEMPT_MAX - 1, CORE_ATTEMPT_MAX, CORE_ATTEMPT_MAX + 6, UINT32_MAX - 1,
 		UINT32_MAX};
 
-	/* a long-used entry: a yes that counts keeps its key */
+	/* a long-used entry: a yes that counts keeps the key */
 	for (size_t i = 0; i < sizeof(ages) / sizeof(ages[0]); i++)
 	{
 		start(3);
@@ -3889,7 +3889,7 @@ test_attempts(void)
 	ok(lease.attempt == 3, "and keep it");
 }
 
-/* Node 0 has the key of attempt 1; attempt 2 asks 1 and 2 without it. */
+/* Node 0 has the key of attempt 1; attempt 2 asks nodes 1 and 2 only. */
 static void
 try_again_without_node_0(void)
 {
@@ -4208,7 +4208,7 @@ test_split_vote(void)
 	   "and where others may win, since it got nothing");
 }
 
-/* ---- what the shell asks ---- */
+/* ---- questions of the shell ---- */
 
 static void
 test_awaits(void)

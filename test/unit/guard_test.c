@@ -376,7 +376,7 @@ test_started(void)
 	   "four of them");
 }
 
-/* The guard sees and remembers what a twin shows. */
+/* The guard sees and remembers the facts of a twin. */
 static void
 test_twin_forgets(void)
 {

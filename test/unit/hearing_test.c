@@ -40,7 +40,7 @@ step(core_event_type type, int node, core_reply reply)
 	core_step(&lease, &event, &out);
 }
 
-/* Three of five nodes said no, and the first `yes` said yes; the others are silent, or fail. */
+/* Three of five nodes said no, and the first `yes` said yes; the rest is silent, or fails. */
 static void
 refused_by(int yes, bool silent)
 {

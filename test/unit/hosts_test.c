@@ -78,7 +78,7 @@ guessed(HostConfig ours, HostConfig theirs)
 			   : ~(core_mask) 0;
 }
 
-/* HOSTS_NODES_MAX of them */
+/* HOSTS_NODES_MAX nodes */
 #define MOST_NODES "a:1 b:2 c:3 d:4 e:5 f:6 g:7 h:8 i:9 j:10 k:11 l:12 m:13 n:14 o:15 p:16"
 
 static void

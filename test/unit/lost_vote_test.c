@@ -248,7 +248,7 @@ was_seen(void)
 
 static void search(int depth);
 
-/* Takes a step, and tries what may follow. */
+/* Takes a step, and tries all steps that may follow. */
 static void
 try_next(int depth, const char *step, int h, int n)
 {

@@ -87,7 +87,7 @@ tell(int permit)
 	seen.told_permit = permit;
 }
 
-/* Permits of this server are skipped, all others come once, whatever the first. */
+/* Permits of this server are skipped, all remaining permits come once, from any first permit. */
 static void
 test_order(void)
 {

@@ -290,7 +290,7 @@ test_request_before_repairs(void)
 	ok(count_out(0, 3, CORE_OP_ACQUIRE) == 1, "a request is asked there all the same");
 }
 
-/* The next attempt undoes the key; a node that answers with errors is not asked for ever. */
+/* The next attempt undoes the key; a node with errors is not asked for ever. */
 static void
 test_undoing_fails(void)
 {
@@ -745,7 +745,7 @@ test_forget(void)
 	   "until it is over");
 }
 
-/* The state that any sequence of events must leave.  urgent: some releases may be urgent. */
+/* Checks the state after any sequence of events.  urgent: some releases may be urgent. */
 static bool
 is_sound(bool urgent)
 {

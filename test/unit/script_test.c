@@ -347,7 +347,7 @@ test_replies(void)
 	}
 }
 
-/* A reply that is no array of the right length counts for all commands of the batch. */
+/* A reply other than an array of the right length counts for all commands of the batch. */
 static void
 test_batches(void)
 {
