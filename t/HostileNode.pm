@@ -80,7 +80,7 @@ sub start
 	return;
 }
 
-# as redlock_nodes and the messages name it
+# the name in redlock_nodes and in messages
 sub address { return "127.0.0.1:$_[0]{port}"; }
 sub url     { return ($_[0]{redis}{tls} ? 'rediss' : 'redis') . "://127.0.0.1:$_[0]{port}"; }
 
@@ -98,10 +98,10 @@ sub obey
 	return;
 }
 
-# Number of connections that a rule has told to hang.
+# Number of connections that hang by a rule.
 sub hung { return $_[0]->_notes('hung'); }
 
-# Number of connections that count answers, by present or former rules.
+# Number of connections with a count of answers, by present or former rules.
 sub counted { return $_[0]->_notes('counted'); }
 
 sub _notes

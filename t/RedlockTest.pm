@@ -775,7 +775,7 @@ sub port { return $_[0]{port}; }
 # path of the Unix socket
 sub socket { return "$_[0]{dir}/redis.sock"; }
 
-# as redlock_nodes and the messages name it
+# the name in redlock_nodes and in messages
 sub address
 {
 	my ($self) = @_;

@@ -1,5 +1,5 @@
 # Nodes that do not answer, or answer late, and connections that break: when the broker drops a
-# connection, and when it tries again.
+# connection, and when the broker connects again.
 #
 # Protects from: a loop sleeping for seconds after a connection broke during a write, or died
 # before a renewal; connections of slow nodes replaced in vain, or again and again, so that a

@@ -4,7 +4,7 @@
 # Protects from: a lock ending with the session of its acquire; a client unable to release, check
 # or extend a lock of another session; two clients inside of one lock; a role ending locks of
 # another role by tokens that the role can read; a lock or a key staying when all clients have
-# released their locks; a client getting a lock of session scope, which its pool would strand.
+# released their locks; a client getting a lock of session scope, stranded by the pool.
 
 use strict;
 use warnings;

@@ -212,7 +212,7 @@ $session_b->query('SELECT redlock_release_all()');
 $host_b->safe_psql('postgres', 'SELECT redlock_release_idle()');
 nothing_is_left('after idle leases');
 
-# ---- a lock that is handed over while the call waits for others ----
+# ---- a lock is handed over while the call waits for other locks ----
 
 $other_b->query("SELECT redlock_acquire('a', scope => 'session')");
 my $third_b = session($host_b);
@@ -245,7 +245,7 @@ $_->query('SELECT redlock_release_all()') foreach $other_b, $third_b;
 $third_b->quit;
 nothing_is_left('after a hand-over');
 
-# ---- a held lock is lost while the call waits for others ----
+# ---- a held lock is lost while the call waits for other locks ----
 
 $session_a->query("SELECT redlock_acquire('m', scope => 'session')");
 $session_b->query("SET redlock.on_loss = error; SELECT redlock_acquire('a', scope => 'session', hold_at_most => '1 s')");

@@ -38,7 +38,7 @@ class Operator(threading.Thread):
         while True:
             begins = self.begins()
             self.wait("two lists", lambda host: self.is_settled(host, len(nodes)))
-            # a restarted host knows no keys that are kept after a release
+            # a restarted host knows no kept keys of released locks
             time.sleep(MAX_HOLD_AT_LEAST_S)
             if begins == self.begins():
                 break
