@@ -3,7 +3,7 @@
 #
 # Protects from: hosts in two lists for ever, because the nodes to come were left long ago; hosts
 # that wait for a node that both have met, since they call the node by different names; hosts that
-# take no locks, because a node has missed the mark of a step.
+# take no locks, because a node has missed the mark of a step, and perhaps restarted since.
 #
 # Takes over a minute: hosts leave nodes step by step.
 
@@ -109,5 +109,26 @@ is(try_on($host{b})->{state}, '', 'host b takes locks, though host a is gone, an
 set_node_lists($host{b}, named($host{b}, @third), []);
 has_one($host{b}, 'host b leaves the former list', $third[0]);
 is(try_on($host{b})->{state}, '', '... and takes locks');
+
+# ---- a node that misses the mark, and restarts ----
+
+$host{a}->start;
+foreach my $host (@host{qw(a b)})
+{
+	set_node_lists($host, named($host, @third), named($host, @first));
+	has_both($host);
+}
+wait_beats(host_id($_), $first[2]) foreach @host{qw(a b)};
+$first[2]->cli('CONFIG', 'SET', 'maxmemory', '1');
+foreach my $host (@host{qw(b a)})
+{
+	set_node_lists($host, named($host, @first), []);
+	has_one($host, 'host ' . $host->name . ' leaves the former list, though a node is full', $first[0]);
+}
+$host{a}->stop('immediate');
+$first[2]->restart;
+wait_until(sub { is_so($host{b}, "SELECT count(*) = 3 FROM redlock_nodes WHERE state = 'ready' AND list = 'now'") }, 'the node restarts');
+wait_beats(host_id($host{b}), $_) foreach @first[ 0, 2 ];
+is(try_on($host{b})->{state}, '', 'host b takes locks, though host a has marked the nodes later, and is gone');
 
 done_testing();

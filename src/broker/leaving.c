@@ -6,8 +6,6 @@
 
 #include <inttypes.h>
 
-#include "common/pg_prng.h"
-
 #include "broker/conflicts.h"
 #include "broker/host_entry.h"
 #include "broker/leaving.h"
@@ -49,8 +47,8 @@ static void complain_rival(int64 since_us);
 bool
 registry_may_leave(core_lists to, bool back, int64 since_us, int64 now_us)
 {
-	static int64 in_doubt_us = 0;      /* last time of a host apart, or of missing answers */
-	static int64 marking_since_us = 0; /* since_us of the last step with marks */
+	static int64 in_doubt_us = 0; /* last time of a host apart, or of a gap in the answers */
+	static int64 told_us = 0;     /* last time of all answers */
 	core_mask on_duty = nodes_that(node_is_on_duty);
 	core_lists left = {0};
 	core_lists asked; /* whose nodes must answer */
@@ -69,7 +67,10 @@ registry_may_leave(core_lists to, bool back, int64 since_us, int64 now_us)
 			   have_told(asked.next != 0 ? left : to, since_us, now_us);
 	forbids = steps_forbid(to, hash_of_list(to.now), left, hash_of_list(left.now), asked.next != 0,
 						   known_marks());
-	if (apart_id != 0 || !all_told || forbids != NULL)
+	if (all_told)
+		told_us = now_us;
+	/* nodes list a host for longer, so a shorter gap hides no host */
+	if (apart_id != 0 || forbids != NULL || now_us - told_us > STEPS_FRESH_US)
 		in_doubt_us = now_us;
 	if (apart_id != 0)
 		complain_apart(since_us, now_us);
@@ -101,10 +102,7 @@ registry_may_leave(core_lists to, bool back, int64 since_us, int64 now_us)
 			registry_stay();
 			return false;
 		case STEP_MARK:
-			/* hosts with different names overwrite each other's marks: one host must pause */
-			if (marking_since_us != since_us || pg_prng_bool(&pg_global_prng_state))
-				mark_nodes(to, members(), now_us);
-			marking_since_us = since_us;
+			mark_nodes(to, members(), now_us);
 			return false;
 		case STEP_TAKE:
 			entry_announce(HOST_STAYS);

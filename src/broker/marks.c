@@ -86,15 +86,15 @@ hash_of_address(int node)
 	return hash_bytes_extended((const unsigned char *) address, strlen(address), 3);
 }
 
-/* Returns 0 if this host has never met the node. */
+/* Returns 0 if this host has never met the node.  Each database of a process is another node. */
 static uint64
 hash_of_process(int node)
 {
 	const char *run_id = node_at(node)->guard->run_id;
 
-	return run_id[0] != '\0'
-			   ? hash_bytes_extended((const unsigned char *) run_id, strlen(run_id), 3)
-			   : 0;
+	return run_id[0] != '\0' ? hash_bytes_extended((const unsigned char *) run_id, strlen(run_id),
+												   3 + node_at(node)->url.db)
+							 : 0;
 }
 
 /* Sorts the nodes by address, as all hosts do.  Returns the number of nodes. */
@@ -157,7 +157,7 @@ is_marked(core_lists to, core_lists asked)
 	core_mask marked = 0;
 
 	describe_mark(&mark, to.now);
-	if (latest == NULL || latest->list != mark.list)
+	if (latest == NULL || !steps_names(&marks, latest, to.now, mark.list))
 		return false;
 	for (int i = 0; i < CORE_NODES_MAX; i++)
 		if ((members() & CORE_BIT(i)) && told_of(i)->marked == latest->version)
@@ -170,10 +170,13 @@ mark_nodes(core_lists to, core_mask at, int64 now_us)
 {
 	int index[CORE_NODES_MAX];
 	int count = sort_nodes(to.now, index);
+	int32 place[CORE_NODES_MAX] = {0};
 	StepMark mark;
 
 	describe_mark(&mark, to.now);
-	mark.version = steps_next_version(known_marks(), mark.list, redlock_wall_clock_us() / 1000);
+	for (int j = 0; j < count; j++)
+		place[index[j]] = j + 1;
+	steps_choose_mark(known_marks(), to.now, redlock_wall_clock_us() / 1000, &mark, place);
 	for (int i = 0; i < CORE_NODES_MAX; i++)
 	{
 		char text[LUA_MARK_MAX];
@@ -182,10 +185,7 @@ mark_nodes(core_lists to, core_mask at, int64 now_us)
 
 		if (!(at & CORE_BIT(i)) || !node_can_send(node_at(i)) || told_of(i)->sha[0] == '\0')
 			continue;
-		mark.place = 0;
-		for (int j = 0; j < count; j++)
-			if (index[j] == i)
-				mark.place = j + 1;
+		mark.place = place[i];
 		len[1] = steps_write_mark(&mark, text);
 		told_of(i)->marking = mark;
 		list_call(node_at(i), CALL_MARK, lengthof(argv), argv, len, now_us);

@@ -11,7 +11,8 @@
 
 #define ALL (~(core_mask) 0)
 
-static bool names_all(const StepMarks *marks, const StepMark *mark, core_mask nodes);
+static bool names_all(const StepMarks *marks, const StepMark *mark, core_mask nodes,
+					  int32_t place[CORE_NODES_MAX]);
 static int find_place(const StepMarks *marks, const StepMark *mark, int node);
 static const StepMark *latest_before(const StepMarks *marks, int64_t version);
 static const StepMark *mark_of(core_lists lists, const StepMarks *marks);
@@ -51,32 +52,76 @@ steps_are_rivals(const HostConfig *ours, const HostConfig *theirs)
 void
 steps_remember(StepMarks *marks, core_mask nodes, uint64_t list)
 {
+	int32_t place[CORE_NODES_MAX];
+
 	if (marks->own.list != list)
 		marks->own = (StepMemory){.list = list};
 	for (int i = 0; i < CORE_NODES_MAX; i++)
 		if ((marks->told & CORE_BIT(i)) && marks->mark[i].version > marks->own.version &&
-			(marks->mark[i].list == list || names_all(marks, &marks->mark[i], nodes)))
+			(marks->mark[i].list == list || names_all(marks, &marks->mark[i], nodes, place)))
 			marks->own.version = marks->mark[i].version;
 }
 
-/* Returns true if the new list of the mark consists of exactly these nodes. */
+/*
+ * Returns true if the new list of the mark consists of exactly these nodes, and fills in their
+ * places.  A node without the mark is known by its address or process.
+ */
 static bool
-names_all(const StepMarks *marks, const StepMark *mark, core_mask nodes)
+names_all(const StepMarks *marks, const StepMark *mark, core_mask nodes,
+		  int32_t place[CORE_NODES_MAX])
 {
-	int places = 0;
+	core_mask taken = 0;
+	int count = 0;
 
 	for (int i = 0; i < CORE_NODES_MAX; i++)
 	{
-		const StepMark *other = &marks->mark[i];
+		const StepMark *there = &marks->mark[i];
 
+		place[i] = 0;
 		if (!(nodes & CORE_BIT(i)))
 			continue;
-		if (!(marks->told & CORE_BIT(i)) || other->version != mark->version ||
-			other->list != mark->list || other->place == 0)
+		if ((marks->told & CORE_BIT(i)) && there->version == mark->version &&
+			there->list == mark->list)
+			place[i] = there->place;
+		else
+			place[i] = find_place(marks, mark, i) + 1;
+		if (place[i] == 0 || (taken & CORE_BIT(place[i] - 1)))
 			return false;
-		places++;
+		taken |= CORE_BIT(place[i] - 1);
+		count++;
 	}
-	return places == mark->count;
+	return count == mark->count;
+}
+
+bool
+steps_names(const StepMarks *marks, const StepMark *mark, core_mask nodes, uint64_t list)
+{
+	int32_t place[CORE_NODES_MAX];
+
+	return mark->list == list || names_all(marks, mark, nodes, place);
+}
+
+void
+steps_choose_mark(const StepMarks *marks, core_mask nodes, int64_t wall_clock_ms, StepMark *mark,
+				  int32_t place[CORE_NODES_MAX])
+{
+	const StepMark *latest = steps_latest(marks);
+	int32_t there[CORE_NODES_MAX];
+
+	if (latest == NULL || latest->list == mark->list ||
+		(marks->own.list == mark->list && marks->own.version > latest->version) ||
+		!names_all(marks, latest, nodes, there))
+	{
+		mark->version = steps_next_version(marks, mark->list, wall_clock_ms);
+		return;
+	}
+	*mark = *latest;
+	for (int i = 0; i < CORE_NODES_MAX; i++)
+	{
+		place[i] = there[i];
+		if (place[i] > 0 && marks->process[i] != 0)
+			mark->process[place[i] - 1] = marks->process[i];
+	}
 }
 
 int64_t
@@ -98,7 +143,10 @@ steps_latest(const StepMarks *marks)
 	return latest_before(marks, INT64_MAX);
 }
 
-/* The latest mark with a smaller version; NULL: there is none. */
+/*
+ * The latest mark with a smaller version; NULL: there is none.  Hosts must choose the same of two
+ * marks with one version, so the hash of the list decides.
+ */
 static const StepMark *
 latest_before(const StepMarks *marks, int64_t version)
 {
@@ -107,7 +155,8 @@ latest_before(const StepMarks *marks, int64_t version)
 	for (int i = 0; i < CORE_NODES_MAX; i++)
 		if ((marks->told & CORE_BIT(i)) && marks->mark[i].version > 0 &&
 			marks->mark[i].version < version &&
-			(latest == NULL || marks->mark[i].version > latest->version))
+			(latest == NULL || marks->mark[i].version > latest->version ||
+			 (marks->mark[i].version == latest->version && marks->mark[i].list > latest->list)))
 			latest = &marks->mark[i];
 	return latest;
 }

@@ -29,6 +29,9 @@
  *
  * A node may lack the mark of its new list, if the node was away or full.  A host with the same
  * address for the node knows the node in the mark by its address, any other host by the process.
+ * A host that knows all nodes of a mark in this way writes the same mark, with the addresses of the
+ * first writer, so the first writer knows its list also after a node without the mark has
+ *restarted.
  *
  * Pure, like the core.
  */
@@ -126,6 +129,20 @@ extern void steps_remember(StepMarks *marks, core_mask nodes, uint64_t list);
 
 /* the version for a mark that names the list with this hash */
 extern int64_t steps_next_version(const StepMarks *marks, uint64_t list, int64_t wall_clock_ms);
+
+/* Does the mark name the list with this hash and these nodes, perhaps by different addresses? */
+extern bool steps_names(const StepMarks *marks, const StepMark *mark, core_mask nodes,
+						uint64_t list);
+
+/*
+ * Chooses the mark that this host writes for the list of these nodes.  On entry, *mark describes
+ * the list by this host's addresses, and place[i] is the place of node i, from 1; 0: none.  If the
+ * latest mark names the same nodes by another host's addresses, *mark becomes the latest mark, with
+ * the processes that this host knows: marks of one list must not replace each other.  Else *mark
+ * gets its version.
+ */
+extern void steps_choose_mark(const StepMarks *marks, core_mask nodes, int64_t wall_clock_ms,
+							  StepMark *mark, int32_t place[CORE_NODES_MAX]);
 
 /* the latest mark; NULL: there is none */
 extern const StepMark *steps_latest(const StepMarks *marks);

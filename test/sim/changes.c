@@ -572,6 +572,7 @@ static void
 mark_nodes(host *h, core_lists to)
 {
 	StepMark mark = {.list = hash_of(h, to.now), .count = __builtin_popcount(to.now)};
+	int32_t place[CORE_NODES_MAX] = {0};
 
 	seen.marks++;
 	for (int n = 0, j = 0; n < NODES; n++)
@@ -579,13 +580,14 @@ mark_nodes(host *h, core_lists to)
 		{
 			mark.address[j] = h->marks.address[n];
 			mark.process[j++] = h->marks.process[n];
+			place[n] = j;
 		}
-	mark.version = steps_next_version(&h->marks, mark.list, now_us / 1000);
+	steps_choose_mark(&h->marks, to.now, now_us / 1000, &mark, place);
 	for (int n = 0; n < NODES; n++)
 	{
 		if (!(on_duty(h) & CORE_BIT(n)))
 			continue;
-		mark.place = to.now & CORE_BIT(n) ? 1 + __builtin_popcount(to.now & (CORE_BIT(n) - 1)) : 0;
+		mark.place = place[n];
 		nodes[n].mark = h->marks.mark[n] = mark;
 		h->marks.told |= CORE_BIT(n);
 	}
@@ -597,11 +599,11 @@ is_marked(const host *h, core_lists to, core_lists asked)
 	const StepMark *latest = steps_latest(&h->marks);
 	core_mask those = 0;
 
-	if (latest == NULL || latest->list != hash_of(h, to.now))
+	if (latest == NULL || !steps_names(&h->marks, latest, to.now, hash_of(h, to.now)))
 		return false;
 	for (int n = 0; n < NODES; n++)
 		if ((h->marks.told & CORE_BIT(n)) && h->marks.mark[n].version == latest->version &&
-			h->marks.mark[n].list == hash_of(h, to.now))
+			h->marks.mark[n].list == latest->list)
 			those |= CORE_BIT(n);
 	return core_has_quorum(asked, those) && core_has_quorum(to, those);
 }
@@ -935,7 +937,7 @@ happen(void)
 			restart(n);
 			break;
 		case 7:
-			h->id ^= 0; /* another broker: the nodes' answers are forgotten */
+			/* another broker: the nodes' answers are forgotten */
 			for (int i = 0; i < NODES; i++)
 				memset(&h->beat[i], 0, sizeof(h->beat[i]));
 			h->told = 0;

@@ -244,6 +244,7 @@ test_may_mark(void)
 	known.mark[2] = known.mark[1];
 	known.mark[2].place = 3;
 	known.address[2] = 0;
+	known.own.version = 0;
 	ok(!may_mark(7, 1), "... and not the mark of the node before");
 	(void) mark("123?", 3, 1);
 	ok(!may_mark(017, 1), "one node more, without a report, may be wrong");
@@ -320,9 +321,66 @@ test_memory(void)
 	mark("231", 4, 5);
 	steps_remember(&known, 7, 8);
 	ok(known.own.version == 0, "nor if the mark names one more");
-	mark("23?", 2, 5);
-	steps_remember(&known, 7, 8);
-	ok(known.own.version == 0, "nor if a node has not told");
+	for (int i = 0; i < 2; i++)
+	{
+		mark(i == 0 ? "23?" : "23.", 3, 5);
+		steps_remember(&known, 7, 8);
+		ok(known.own.version == 0, "nor if a node has not told, or lacks the mark");
+		known.process[2] = 77;
+		for (int j = 0; j < 2; j++)
+			known.mark[j].process[0] = 77;
+		steps_remember(&known, 7, 8);
+		ok(known.own.version == 5, "... but for a known process");
+		known.process[2] = 78;
+		ok(!steps_left((core_lists){7, 0}, 8, 0, &known),
+		   "the memory stays after a restart of the node");
+		known.own = (StepMemory){0};
+		known.mark[1].place = 1;
+		known.process[2] = 77;
+		steps_remember(&known, 7, 8);
+		ok(known.own.version == 0, "two nodes have no common place");
+	}
+}
+
+/* ---- the choice of a mark ---- */
+
+static StepMark chosen;
+static int32_t places[CORE_NODES_MAX];
+
+static int64_t
+choose(uint64_t list)
+{
+	chosen = (StepMark){.list = list, .count = 3, .process = {91, 92, 93}};
+	for (int i = 0; i < 3; i++)
+		places[i] = i + 1;
+	steps_choose_mark(&known, 7, 5000, &chosen, places);
+	return chosen.version;
+}
+
+static void
+test_choice(void)
+{
+	mark("...", 0, 0);
+	ok(choose(8) == 5000 && chosen.list == 8 && places[2] == 3, "no mark: a new version");
+	mark("2310", 3, 4000);
+	known.process[1] = 92;
+	ok(steps_names(&known, &known.mark[0], 7, 8), "a mark with other addresses for the list");
+	ok(choose(8) == 4000 && chosen.list == 7, "another host's mark of the list is kept");
+	ok(places[0] == 2 && places[1] == 3 && places[2] == 1 && places[3] == 0, "with its places");
+	ok(chosen.process[2] == 92 && chosen.process[1] == 0, "and the processes that this host knows");
+	ok(choose(7) == 4000 && places[0] == 1, "the own mark, with the own places");
+	known.own = (StepMemory){.list = 8, .version = 4500};
+	ok(choose(8) == 4500 && chosen.list == 8, "a later mark of the own list is written again");
+	known.own.version = 4000;
+	ok(choose(8) == 4000 && chosen.list == 7, "a mark as late is not replaced");
+	mark("12.", 3, 4000);
+	ok(!steps_names(&known, &known.mark[0], 7, 8), "a mark that may name another node");
+	ok(choose(8) == 5000 && chosen.list == 8 && places[2] == 3, "is replaced");
+	mark("120", 2, 4000);
+	ok(choose(8) == 5000, "so is the mark of a shorter list");
+	mark("123", 3, 4000);
+	known.mark[1].list = 9;
+	ok(steps_latest(&known)->list == 9, "of two marks with one version, the hash decides");
 }
 
 static void
@@ -426,6 +484,7 @@ main(void)
 	test_may_mark();
 	test_lost_marks();
 	test_memory();
+	test_choice();
 	test_versions();
 	test_follow();
 	test_marks_text();
