@@ -215,6 +215,17 @@ is( $subscriber->safe_psql('restored',
 	'redlock_fence_merge|R', 'with the trigger');
 is($subscriber->safe_psql('restored', 'SELECT count(*) FROM redlock_fences'), '0', 'and no tokens');
 
+# ---- without the initial copy ----
+
+$subscriber->safe_psql('postgres', "DROP SUBSCRIPTION everything; DELETE FROM redlock_fences WHERE resource = 'first'");
+$subscriber->safe_psql('postgres',
+	"CREATE SUBSCRIPTION everything CONNECTION '" . $publisher->connstr . " dbname=postgres' PUBLICATION everything WITH (copy_data = false)");
+my $copied = token($publisher, 'first');
+$subscriber->safe_psql('postgres', "INSERT INTO redlock_fences VALUES ('first', $copied, now())");
+$there = pass($publisher, 'first');
+catches_up('a row copied by hand');
+is(token($subscriber, 'first'), $there, 'the next token arrives');
+
 # ---- in both directions ----
 
 # Each server forwards the other server's rows: version 15 has no way to forbid this.

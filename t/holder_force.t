@@ -89,6 +89,15 @@ is(further('doc', 'readers'), 0, 'without readers');
 is(further('doc', 'token'), 5, 'and with its counter');
 $_->query("SELECT redlock_release('doc')") foreach $on_a, $also_b;
 
+$on_a->query("SELECT redlock_acquire('damaged', scope => 'session', mode => 'shared', ttl => '60 s')");
+foreach my $id ('a' x 2000, 'a' x 15)
+{
+	$_->cli('EVAL', "return redis.call('HSET', 'redlock:damaged\\0readers', ARGV[1], ARGV[2])", 0, length $id, "123:$id:1:99999999999999") foreach @nodes;
+}
+like(force('damaged'), qr/cluster="a"/, 'a shared lock with entries of no host beside the reader');
+wait_until(sub { states($host_a, 'damaged') eq 'lost' }, 'the reader loses it', 5);
+$on_a->query("SELECT redlock_release('damaged')");
+
 $_->query("SELECT redlock_acquire('pool', scope => 'session', permits => 3)") foreach $on_a, $also_a, $also_b;
 like(force('pool'), qr/^permits=3 /, 'all permits of a lock');
 wait_until(sub { states($host_a, 'pool') eq 'lost lost' && states($host_b, 'pool') eq 'lost' }, 'are lost', 5);

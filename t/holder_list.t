@@ -37,6 +37,10 @@ is(list('resource, permit, state, mode, cluster_name, cardinality(reader_hosts),
 		'x:pool|n|held|exclusive|a||3|5', 'x:pool|n|held|exclusive|b||3|5'),
 	'locks of both hosts, each permit, and a lock of a minority')
   or diag(list('*', 'x:'));
+$on_a->query("SELECT redlock_acquire('w:kept', scope => 'session', permits => 2, hold_at_least => '10 min')");
+$on_a->query("SELECT redlock_release('w:kept')");
+wait_until(sub { list('resource, state, kept_until > now()', 'w:') eq 'w:kept|kept|t' }, 'a released permit is kept');
+$on_b->query("SELECT redlock_force_release('w:kept')");
 is(list('resource, pid', 'x:a'), 'x:a|' . $on_a->pid, 'by the whole name');
 is(list('resource, state', 'y*'), 'y*[z]\\|held', 'characters of patterns stand for themselves');
 is(list('resource, state', 'y?'), '', 'and for no others');

@@ -45,7 +45,7 @@ if ours and sub(held, 60, 60) == LUA_SHARED then
 	local found = try('HGETALL', readers)
 	for j = 1, #found, 2 do
 		local host, ends = match(found[j + 1], '^%d+:(%x+):%d+:(%d+)$')
-		if ends and ends - now > 0 and #hosts < LUA_READERS_ASKED then
+		if ends and #host == LUA_HOST_DIGITS and ends - now > 0 and #hosts < LUA_READERS_ASKED then
 			hosts[#hosts + 1] = host
 		end
 	end

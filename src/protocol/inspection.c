@@ -170,7 +170,7 @@ judge_group(Inspection *inspection, core_lists lists, const Inspected *node, cor
 
 			/* no renewal follows a release, so one kept key proves the end of the lease */
 			value_read(&value, node[i].value, node[i].value_len);
-			if (node[i].kind == INSPECTED_STRING && value.kept && value.permits == 0)
+			if (node[i].kind == INSPECTED_STRING && value.kept && (of_permit || value.permits == 0))
 				kept |= CORE_BIT(i);
 		}
 	if (kept != 0)

@@ -949,7 +949,7 @@ const char lua_force_script[] =
 	"local found = try('HGETALL', readers)\n"
 	"for j = 1, #found, 2 do\n"
 	"local host, ends = match(found[j + 1], '^%d+:(%x+):%d+:(%d+)$')\n"
-	"if ends and ends - now > 0 and #hosts < " TEXT(LUA_READERS_ASKED) " then\n"
+	"if ends and #host == " TEXT(LUA_HOST_DIGITS) " and ends - now > 0 and #hosts < " TEXT(LUA_READERS_ASKED) " then\n"
 	"hosts[#hosts + 1] = host\n"
 	"end\n"
 	"end\n"

@@ -219,6 +219,8 @@ test_kinds(void)
 	put(0, 2, permit_a);
 	put(1, 1, a_kept_permit);
 	judge(INSPECTION_HELD, 7, "a kept key of one permit tells nothing of other permits");
+	inspection_judge(&result, five, node, true);
+	ok(result.state == INSPECTION_KEPT, "but the kept key of this permit tells of its release");
 	put(0, 2, a_kept);
 	for (int i = 0; i < 3; i++)
 		node[i].kind = INSPECTED_OTHER;
