@@ -152,6 +152,25 @@ $_->quit foreach @losers, $holder;
 	$_->quit foreach $first, $waiter, $loser;
 }
 
+# ---- a try of a reader after a loss under another name ----
+
+{
+	my ($reader, $loser, $try) = map { session($host) } 1 .. 3;
+	my $other = $admin->query("SELECT 'n' || i FROM generate_series(1, 100000) i "
+		  . "WHERE hashtextextended('n' || i, 0) & 255 = hashtextextended('long', 0) & 255 LIMIT 1");
+
+	$reader->query("SELECT redlock_acquire('long', mode => 'shared', ttl => '60 s', scope => 'session')");
+	$loser->query("SET redlock.on_loss = 'error'; SELECT redlock_acquire('$other', ttl => '2 s', scope => 'session')");
+	lose($other);
+	is(states('long'), 'held', 'a reader still has its lease');
+	is($try->query("SELECT redlock_try('long', mode => 'shared')"), 't', 'another reader gets the lock by a try');
+	is($try->query("SELECT redlock_try_all(ARRAY['before', 'long'], mode => 'shared')"), 't', '... also as one of several');
+	is($try->query("SELECT redlock_try('long')"), 'f', '... and no writer');
+	is($reader->query("SELECT redlock_release('long')"), 't', 'the reader releases');
+	is($try->query("SELECT redlock_try('long')"), 't', '... so a writer gets the lock');
+	$_->quit foreach $reader, $loser, $try;
+}
+
 # ---- a waiter loses another lock ----
 
 foreach my $on_loss ('cancel', 'terminate')

@@ -73,6 +73,7 @@ static bool read_page(RedisNode *node, const redisReply *records, int64 now_us);
 static ReadConfig *keep_config(const HostRecord *record);
 static void end_reading(int64 now_us);
 static dsm_segment *make_list(int64 now_us);
+static dsm_segment *create_segment(Size size);
 static uint32 put_text(HostList *to, uint32 *at, const char *text, size_t len);
 static void drop_list(void);
 
@@ -274,12 +275,11 @@ end_reading(int64 now_us)
 	host_list_answer(&answer);
 }
 
-/* Builds the list in a segment.  Returns NULL if memory is short, and logs the error. */
+/* Builds the list in a segment.  Returns NULL if memory is short. */
 static dsm_segment *
 make_list(int64 now_us)
 {
-	dsm_segment *volatile segment = NULL;
-	MemoryContext context = CurrentMemoryContext;
+	dsm_segment *segment;
 	long count = hash_get_num_entries(reading.hosts);
 	Size size = offsetof(HostList, row) + count * sizeof(HostRow);
 	uint32 at = offsetof(HostList, row) + count * sizeof(HostRow);
@@ -295,20 +295,9 @@ make_list(int64 now_us)
 	while ((host = hash_seq_search(&status)) != NULL)
 		size += host->facts_len;
 
-	PG_TRY();
-	{
-		segment = dsm_create(size, DSM_CREATE_NULL_IF_MAXSEGMENTS);
-	}
-	PG_CATCH();
-	{
-		MemoryContextSwitchTo(context);
-		EmitErrorReport();
-		FlushErrorState();
-	}
-	PG_END_TRY();
+	segment = create_segment(size);
 	if (segment == NULL)
 		return NULL;
-
 	to = dsm_segment_address(segment);
 	to->size = size;
 	to->made_us = now_us;
@@ -331,6 +320,27 @@ make_list(int64 now_us)
 		row->config_len = host->config != NULL ? host->config->len : 0;
 	}
 	Assert(at == size);
+	return segment;
+}
+
+/* Returns NULL if memory is short, and logs the error. */
+static dsm_segment *
+create_segment(Size size)
+{
+	dsm_segment *volatile segment = NULL;
+	MemoryContext context = CurrentMemoryContext;
+
+	PG_TRY();
+	{
+		segment = dsm_create(size, DSM_CREATE_NULL_IF_MAXSEGMENTS);
+	}
+	PG_CATCH();
+	{
+		MemoryContextSwitchTo(context);
+		EmitErrorReport();
+		FlushErrorState();
+	}
+	PG_END_TRY();
 	return segment;
 }
 

@@ -60,6 +60,7 @@ static void let_others_release(const LockRequest *request, int from, int times, 
 static void release_and_wait(const LockRequest *request, int from, int64 until_us, WaitsFor what);
 static several_state look_at(const LockRequest *request, int index);
 static bool ask(const LockRequest *request, int from, int64 deadline_us);
+static bool may_try_again(const LockRequest *request, LeaseOpened how);
 static bool releases_nothing(const LockRequest *request);
 static bool may_wait_for_reader(const LockRequest *request, int index, int64 deadline_us);
 static bool may_wait_for_broker(const LockRequest *request, int index, int64 now_us,
@@ -336,6 +337,7 @@ ask(const LockRequest *request, int from, int64 deadline_us)
 	LeaseCompany company = request->count - from > 1 ? LEASE_AMONG : LEASE_ALONE;
 	bool opened[SEVERAL_MAX];
 	bool any_opened = false;
+	bool tries_again = false;
 
 	if (parked && lease_gate_changed(request_now.asked[request_now.asked_count].hash))
 		release_from(request_now.asked_count);
@@ -359,11 +361,13 @@ ask(const LockRequest *request, int from, int64 deadline_us)
 		if (how < LEASE_READER_ASKS)
 			continue;
 		if (how == LEASE_READER_ASKS ? !may_wait_for_reader(request, i, deadline_us)
-									 : request->terms.once || redlock_clock_us() >= deadline_us)
+			: request->terms.once    ? !may_try_again(request, how)
+									 : redlock_clock_us() >= deadline_us)
 		{
 			give_up_on(request, i);
 			return false;
 		}
+		tries_again = request->terms.once && how == LEASE_TAKEN;
 		request_now.asked[i].waited_for_grant = how == LEASE_READER_ASKS;
 		was_taken = was_taken || how == LEASE_TAKEN;
 		release_from(how == LEASE_TAKEN ? i : i + 1);
@@ -379,6 +383,8 @@ ask(const LockRequest *request, int from, int64 deadline_us)
 	if (request_now.asked_count == request->count)
 		return true;
 	check_broker(request);
+	if (tries_again)
+		return true;
 	if (!request->terms.once)
 		prepare_to_wait();
 	request_wait_at_most(request, request_now.asked_count, deadline_us,
@@ -387,6 +393,16 @@ ask(const LockRequest *request, int from, int64 deadline_us)
 											   : BROKER_CHECK_MS,
 						 WAITS_IN_QUEUE);
 	return true;
+}
+
+/*
+ * May a try ask once more?  A lease of readers keeps its gate when a loss of another name moves the
+ * present gate.  A reader that finds the lease taken enters the lease's own gate.
+ */
+static bool
+may_try_again(const LockRequest *request, LeaseOpened how)
+{
+	return how == LEASE_TAKEN && request->terms.shared && !was_taken;
 }
 
 /*
