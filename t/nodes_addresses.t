@@ -97,7 +97,7 @@ sub is_used { return $_[0]->cli(qw(INFO clients)) =~ /connected_clients:([2-9])/
 	$s->query("SELECT redlock_release('job')");
 	wait_until(sub { key_count('redlock:job', @nodes) == 0 }, 'all release');
 
-	# a missing file, and a file that the server's user must not open
+	# a missing file
 	my $nowhere = $unix->socket =~ s/redis\.sock/none.sock/r;
 	set_nodes($plain, "unix://$nowhere");
 	wait_for_node($nowhere, "last_error = 'could not connect: No such file or directory'", 'a socket that is not there');

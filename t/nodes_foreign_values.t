@@ -54,9 +54,9 @@ my $since = connected_since();
 # each character has another length in UTF-8; no limit is a multiple of all lengths
 my %character = (2 => 'ä', 3 => '€', 4 => '😀');
 
-foreach my $size (100_000, 5_000_000)
+foreach my $case ([ 100_000, 2 ], [ 99_999, 3 ], [ 5_000_000, 4 ])
 {
-	my $bytes  = $size == 100_000 ? 2 : 4;
+	my ($size, $bytes) = @$case;
 	my $letter = $character{$bytes};
 	my $holder = session($host);
 	my %failed = (try => 0, unrelated => 0);

@@ -4,7 +4,7 @@
 # names the fault.
 #
 # Protects from: pages of compiler errors that hide the cause; a build without TLS by a typing
-# error; directories removed below an empty name; an installation without redlock-exec.
+# error; an installation without redlock-exec.
 
 use strict;
 use warnings;
