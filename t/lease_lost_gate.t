@@ -68,7 +68,8 @@ foreach my $name ('cancel transaction', 'error transaction', 'cancel session', '
 		$loser->query("BEGIN; CREATE TEMP TABLE written (); SELECT redlock_acquire('$name', scope => '$scope', ttl => '2 s')");
 	}
 	my $token = $admin->query("SELECT token FROM redlock_locks WHERE resource = '$name'");
-	$waiter->send("SELECT redlock_acquire('$name', scope => 'session', ttl => '60 s')");
+	# without a wait, the session would ask for two node_timeouts only: the nodes are paused for longer
+	$waiter->send("SELECT redlock_acquire('$name', scope => 'session', ttl => '60 s', wait => '2 min')");
 	wait_states($name, 'held queued', "$name: another waits");
 
 	lose($name);
