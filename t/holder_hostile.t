@@ -1,14 +1,18 @@
-# A hostile minority of nodes, while sessions look at locks or release locks by force.
+# A hostile minority of nodes, or sessions with endless questions, while other sessions look at locks
+# or release locks by force.
 #
 # Protects from: a node telling the hash of another script, and so spoiling the answers of all
 # nodes; an endless list of keys filling a session's memory, and blocking the lists of other
 # sessions; a malformed answer about many locks taking locks out of a list; a single node with a
-# wrong counter making forced releases fail, or spreading the counter to the other nodes.
+# wrong counter making forced releases fail, or spreading the counter to the other nodes; a few
+# dashboards, while a host hangs, keeping operators from asks and forced releases; an idle broker
+# blamed for these dashboards.
 
 use strict;
 use warnings;
 
 use HostileNode;
+use PostgreSQL::Test::Utils;
 use RedlockTest;
 use Test::More;
 
@@ -88,5 +92,35 @@ cmp_ok($counter->(), '<', $more, 'and its number does not spread to other nodes'
 $redis[2]->resume;
 $hostile->obey;
 is($session->run("SELECT redlock_force_release('next') IS NULL")->{state}, '', 'later a forced release succeeds');
-$_->quit foreach $holder, $session;
+
+# ---- sessions with endless questions ----
+
+# Each question about waiting hosts lasts a whole node_timeout, since the holder's host hangs.
+my $asking = redlock_cluster('c', nodes => \@redis, conf => "redlock.ttl = '60s'\nredlock.node_timeout = '1s'");
+my $operator = session($asking);
+my $dashboard = <<'SQL';
+DO $$ BEGIN LOOP
+	BEGIN PERFORM redlock_waiters('hung');
+	EXCEPTION WHEN object_not_in_prerequisite_state THEN RAISE LOG 'a dashboard failed: %', SQLERRM;
+	END;
+END LOOP; END $$
+SQL
+my $broker = broker_pid($host);
+
+$holder->query("SELECT redlock_acquire(name, scope => 'session') FROM unnest(ARRAY['hung', 'held']) name");
+kill 'STOP', $broker;
+my @dashboards = map { session($asking) } 1 .. 60;
+$_->send($dashboard) foreach @dashboards;
+wait_until(sub { slurp_file($asking->logfile) =~ /a dashboard failed: (.*)/ }, 'some dashboards find no place for their questions');
+my ($failure) = slurp_file($asking->logfile) =~ /a dashboard failed: (.*)/;
+is($failure, 'too many sessions of this server ask about redlocks', 'the error names the reason');
+foreach my $time (1 .. 3)
+{
+	is($operator->run("SELECT redlock_ask_release('hung') LIKE 'cluster=%'")->{out}, 't', "an operator asks for a release ($time)");
+	is($operator->run("SELECT redlock_force_release('none $time') IS NULL")->{out}, 't', "and releases a lock by force ($time)");
+}
+like($operator->run("SELECT redlock_force_release('held')")->{out}, qr/^cluster=/, 'also a held lock');
+kill 'CONT', $broker;
+$_->vanish foreach @dashboards;
+$_->quit foreach $holder, $session, $operator;
 done_testing();

@@ -21,7 +21,7 @@ static void ask_key(const LockName *name, int permit);
 char *
 ask_release(const LockName *name)
 {
-	InspectAnswer *answer = inspect_lock(name);
+	InspectAnswer *answer = inspect_lock(name, true);
 	const Inspected *witness;
 	Inspection inspection;
 	Value value;
@@ -64,7 +64,7 @@ static void
 ask_key(const LockName *name, int permit)
 {
 	InspectAnswer *answer = palloc(sizeof(InspectAnswer));
-	InspectQuestion question = {.kind = INSPECT_ASK};
+	InspectQuestion question = {.kind = INSPECT_ASK, .for_operator = true};
 
 	inspect_set_key(&question, name, permit);
 	inspect_key(name, &question, answer);

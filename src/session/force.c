@@ -24,7 +24,7 @@ REDLOCK_NORETURN static void fail(const LockName *name, const InspectAnswer *ans
 char *
 force_release(const LockName *name)
 {
-	InspectAnswer *answer = inspect_lock(name);
+	InspectAnswer *answer = inspect_lock(name, true);
 	InspectAnswer *of_permit = palloc(sizeof(InspectAnswer));
 	Inspection inspection;
 	char *holder = NULL;
@@ -77,7 +77,7 @@ refuse_in_conflict(const LockName *name)
 static void
 force_key(const LockName *name, int permit, InspectAnswer *answer)
 {
-	InspectQuestion question = {.kind = INSPECT_LOCK};
+	InspectQuestion question = {.kind = INSPECT_LOCK, .for_operator = true};
 	ForceRelease force;
 	ForceVerdict verdict;
 

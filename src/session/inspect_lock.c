@@ -18,18 +18,22 @@
 /* How often a session looks whether there is a broker. */
 #define LOOK_MS 1000
 
-/* How long the broker may be missing, busy, or connecting to the nodes. */
+/*
+ * How long the broker may be missing, busy, or connecting to the nodes; and how long other sessions
+ * may have all places.
+ */
 #define PATIENCE_US (INT64CONST(3000000) + 2 * redlock_node_timeout_ms * INT64CONST(1000))
 
 static void await(const InspectQuestion *question, int *place);
 static void check_lists(const LockName *name, const InspectAnswer *answer);
+static void refuse_if_crowded(void);
 REDLOCK_NORETURN static void fail_silent(void);
 
 InspectAnswer *
-inspect_lock(const LockName *name)
+inspect_lock(const LockName *name, bool for_operator)
 {
 	InspectAnswer *answer = palloc(sizeof(InspectAnswer));
-	InspectQuestion question = {.kind = INSPECT_LOCK};
+	InspectQuestion question = {.kind = INSPECT_LOCK, .for_operator = for_operator};
 
 	inspect_set_key(&question, name, 0);
 	inspect_key(name, &question, answer);
@@ -107,8 +111,8 @@ await(const InspectQuestion *question, int *place)
 	{
 		int64 now_us = redlock_clock_us();
 
-		if (*place < 0)
-			*place = inspect_queue_enter(question);
+		if (*place < 0 && (*place = inspect_queue_enter(question)) >= 0)
+			began_us = now_us; /* the broker is not to blame for the wait for a place */
 		if (*place >= 0 && inspect_queue_is_done(*place))
 			return;
 		if (lease_broker_pid() != 0)
@@ -116,7 +120,11 @@ await(const InspectQuestion *question, int *place)
 		if (now_us - broker_seen_us > PATIENCE_US)
 			request_fail_no_broker();
 		if (now_us - began_us > PATIENCE_US)
+		{
+			if (*place < 0)
+				refuse_if_crowded();
 			fail_silent();
+		}
 		inspect_queue_wait(LOOK_MS);
 	}
 }
@@ -130,6 +138,23 @@ inspect_leave(int code, Datum place)
 	if (*taken >= 0)
 		inspect_queue_leave(*taken);
 	*taken = -1;
+}
+
+/* Raises an error if the broker works on questions of other sessions. */
+static void
+refuse_if_crowded(void)
+{
+	int count = inspect_queue_under_way();
+
+	if (count > 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("too many sessions of this server ask about redlocks"),
+				 errdetail("%d questions are under way, and no place was free for this question.",
+						   count),
+				 errhint("Try again, and let fewer sessions ask. Nodes or hosts that do not answer "
+						 "make each question last as long as redlock.node_timeout: see the views "
+						 "redlock_nodes and redlock_hosts.")));
 }
 
 static void

@@ -10,10 +10,11 @@
 #include "shared/inspect_queue.h"
 
 /*
- * Returns the answers of the nodes; palloc'd.  The caller has called session_check_ready.  Raises
- * an error (55000) if the broker does not ask the nodes, or if no list of nodes is in force.
+ * Returns the answers of the nodes; palloc'd.  The caller has called session_check_ready.
+ * for_operator: see InspectQuestion.  Raises an error (55000) if the broker does not ask the nodes,
+ * if other sessions have all places, or if no list of nodes is in force.
  */
-extern InspectAnswer *inspect_lock(const LockName *name);
+extern InspectAnswer *inspect_lock(const LockName *name, bool for_operator);
 
 /*
  * Asks about a key, or sends the order of `question`.  The caller fills in the fields for a forced

@@ -35,7 +35,7 @@ list_waiting(const LockName *name)
 	waiting_add(hosts, &here);
 	if (!has_local_node())
 	{
-		answer = inspect_lock(name);
+		answer = inspect_lock(name, false);
 		inspect_judge(name, answer, &inspection);
 		note_holders(&question, answer);
 		inspect_key(name, &question, answer);

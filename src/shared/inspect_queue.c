@@ -17,7 +17,7 @@
 /* The state of a place, which the named process changes. */
 typedef enum PlaceState
 {
-	PLACE_FREE,    /* any session, or the broker with an order: FILLED */
+	PLACE_FREE,    /* a session, or the broker with an order: FILLED */
 	PLACE_FILLED,  /* the session: ASKED; of a list also FREE; the broker: ORDERED */
 	PLACE_ASKED,   /* the broker: SENT; the session: FREE */
 	PLACE_ORDERED, /* the broker: LEFT */
@@ -26,8 +26,9 @@ typedef enum PlaceState
 	PLACE_DONE     /* the session: FREE; of a list also FILLED */
 } PlaceState;
 
-/* Places for orders alone: sessions with many questions keep no order out. */
-#define PLACES_FOR_ORDERS 2
+/* The place for operators alone, and the first of the places for orders alone. */
+#define PLACE_FOR_OPERATORS 0
+#define PLACES_FOR_ORDERS (INSPECT_LIST_PLACE - 2)
 
 typedef struct Place
 {
@@ -116,13 +117,23 @@ change(pg_atomic_uint32 *state, uint32 from, uint32 to)
 int
 inspect_queue_enter(const InspectQuestion *question)
 {
-	for (int i = 0; i < INSPECT_LIST_PLACE - PLACES_FOR_ORDERS; i++)
+	for (int i = PLACE_FOR_OPERATORS + !question->for_operator; i < PLACES_FOR_ORDERS; i++)
 		if (move(i, PLACE_FREE, PLACE_FILLED))
 		{
 			put(i, question, next_number(), PLACE_ASKED);
 			return i;
 		}
 	return -1;
+}
+
+int
+inspect_queue_under_way(void)
+{
+	int count = 0;
+
+	for (int i = 0; i < INSPECT_LIST_PLACE; i++)
+		count += pg_atomic_read_u32(&shared->place[i].state) >= PLACE_SENT;
+	return count;
 }
 
 bool
@@ -252,7 +263,7 @@ place_orders(void)
 	{
 		Order *order;
 
-		if (!move(i, PLACE_FREE, PLACE_FILLED))
+		if (i == PLACE_FOR_OPERATORS || !move(i, PLACE_FREE, PLACE_FILLED))
 			continue;
 		order = &shared->order[first_order()];
 		put(i, &order->question, order->number, PLACE_ORDERED);

@@ -11,6 +11,9 @@
  * A session does not wait for an order.  So orders have a queue, which outlives the session and the
  * broker.  The broker moves an order into a place when a place is free.
  *
+ * One place is for operators alone: sessions with many questions keep no ask and no forced release
+ * out.
+ *
  * One more place is for a list of locks.  Its session keeps the place for many questions, so a
  * server lists once at a time.  This place alone has room for many keys.
  *
@@ -25,7 +28,7 @@
 #include "protocol/waiting_hosts.h"
 
 /* Places: the most questions at a time.  The last place is for a list. */
-#define INSPECT_PLACES 9
+#define INSPECT_PLACES 10
 #define INSPECT_LIST_PLACE (INSPECT_PLACES - 1)
 
 /* The most orders that wait for a place: many runs may end at a time, or the broker be away. */
@@ -83,9 +86,10 @@ typedef enum InspectKind
 typedef struct InspectQuestion
 {
 	InspectKind kind;
-	core_mask nodes; /* SCAN, MANY: the nodes to ask; other kinds ask all nodes */
-	int64 least;     /* the least new counter */
-	int value_len;   /* FORCE: 0: any value; RUN: 0: no note */
+	bool for_operator; /* an ask or a forced release, or a look for it */
+	core_mask nodes;   /* SCAN, MANY: the nodes to ask; other kinds ask all nodes */
+	int64 least;       /* the least new counter */
+	int value_len;     /* FORCE: 0: any value; RUN: 0: no note */
 	char value[LUA_NOTE_MAX];
 	int key_len;
 	char key[INSPECT_KEY_SIZE];
@@ -110,6 +114,9 @@ extern void inspect_queue_set_up(void);
  */
 extern int inspect_queue_enter(const InspectQuestion *question);
 extern int inspect_queue_list(void);
+
+/* The number of questions that the broker has taken, without lists. */
+extern int inspect_queue_under_way(void);
 
 /*
  * A backend leaves an order to the broker, and waits for no answer.  Returns false if the queue of

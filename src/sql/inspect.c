@@ -117,7 +117,7 @@ redlock_holder(PG_FUNCTION_ARGS)
 	if (get_call_result_type(fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE)
 		elog(ERROR, "return type must be a row type");
 	Assert(desc->natts == COLUMNS);
-	answer = inspect_lock(&name);
+	answer = inspect_lock(&name, false);
 	inspect_judge(&name, answer, &inspection);
 	fill_row(&row, answer, &inspection, false, 0);
 	PG_RETURN_DATUM(
@@ -134,7 +134,7 @@ redlock_is_locked(PG_FUNCTION_ARGS)
 
 	get_name(fcinfo, &name);
 	session_check_ready();
-	answer = inspect_lock(&name);
+	answer = inspect_lock(&name, false);
 	inspect_judge(&name, answer, &inspection);
 	if (inspection.state == INSPECTION_UNKNOWN)
 		inspect_fail_unknown(&name, answer);
@@ -277,7 +277,7 @@ redlock_inspect(PG_FUNCTION_ARGS)
 	get_name(fcinfo, &name);
 	session_check_ready();
 	REDLOCK_BEGIN_ROWS(fcinfo);
-	answer = inspect_lock(&name);
+	answer = inspect_lock(&name, false);
 	for (int i = 0; i < CORE_NODES_MAX; i++)
 	{
 		const Inspected *at = &answer->node[i];
