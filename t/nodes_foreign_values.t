@@ -3,7 +3,7 @@
 #
 # Protects from: a long value making the broker drop its connections, so that leases are lost and
 # calls fail; a text cut inside of a character; a long counter or barrier with the same effect; a
-# plain client's value taken for a shared lock, and overwritten or deleted.
+# forced release, refused for a wrong counter, advising to wait for ready nodes; a plain client's value taken for a shared lock, and overwritten or deleted.
 
 use strict;
 use warnings;
@@ -128,6 +128,15 @@ is($admin->query("SELECT count(*) FROM redlock_nodes WHERE state = 'ready' AND l
 	my $result = $s->run("SELECT redlock_try('counted')");
 	is($result->{state}, '08006', "a counter of $digits digits: no lock");
 	like($result->{detail}, qr/the counter is not a number/, 'the nodes say why');
+	on_nodes(q{redis.call('RPUSH', ARGV[1] .. '\0token', 'a')}, 'redlock:listed');
+	foreach my $name (qw(counted listed))
+	{
+		$result = $s->run("SELECT redlock_force_release('$name')");
+		like($result->{detail}, qr/the counter is not a number|WRONGTYPE/, "$name: a forced release fails");
+		like($result->{hint}, qr/^These nodes are ready, .* delete the counter/, 'and the hint says what to do');
+		on_nodes(q{redis.call('DEL', ARGV[1] .. '\0token')}, "redlock:$name");
+		is($s->run("SELECT redlock_force_release('$name') IS NULL")->{out}, 't', 'after that it succeeds');
+	}
 
 	# the barrier names the waiter, with a very long name
 	put_long('redlock:barred|barrier', '9', $digits);

@@ -16,10 +16,12 @@
 #include "shared/clock.h"
 #include "shared/host_list.h"
 #include "shared/lease.h"
+#include "shared/node_status.h"
 
 static void refuse_in_conflict(const LockName *name);
 static void force_key(const LockName *name, int permit, InspectAnswer *answer);
 REDLOCK_NORETURN static void fail(const LockName *name, const InspectAnswer *answer);
+static bool ready_nodes_refuse(const InspectAnswer *answer);
 
 char *
 force_release(const LockName *name)
@@ -104,16 +106,37 @@ fail(const LockName *name, const InspectAnswer *answer)
 {
 	char *text = inspect_faults(answer);
 
-	ereport(ERROR,
-			(errcode(ERRCODE_CONNECTION_FAILURE),
-			 errmsg("redlock \"%s\" is not released at a quorum of nodes", name->name),
-			 text[0] != '\0'
-				 ? errdetail("The key may remain at: %s.", text)
-				 : errdetail("Sessions acquired or renewed the lock during the call, or nodes "
-							 "lost their data. The holder may have lost the lock."),
-			 text[0] != '\0'
-				 ? errhint("Call redlock_force_release again when redlock_nodes shows these nodes "
-						   "ready. The other nodes have deleted the holder's key.")
-				 : errhint("Call redlock_holder. If a holder is left, call redlock_force_release "
-						   "again.")));
+	ereport(
+		ERROR,
+		(errcode(ERRCODE_CONNECTION_FAILURE),
+		 errmsg("redlock \"%s\" is not released at a quorum of nodes", name->name),
+		 text[0] != '\0'
+			 ? errdetail("The key may remain at: %s.", text)
+			 : errdetail("Sessions acquired or renewed the lock during the call, or nodes "
+						 "lost their data. The holder may have lost the lock."),
+		 text[0] != '\0' && ready_nodes_refuse(answer)
+			 ? errhint("These nodes are ready, and refuse again until the reason is mended: see "
+					   "docs/reference/errors.md. If the counter of the lock is wrong, end the "
+					   "holder's work, delete the counter at these nodes, and call again.")
+		 : text[0] != '\0'
+			 ? errhint("Call redlock_force_release again when redlock_nodes shows these nodes "
+					   "ready. The other nodes have deleted the holder's key.")
+			 : errhint("Call redlock_holder. If a holder is left, call redlock_force_release "
+					   "again.")));
+}
+
+/* Are all nodes that did not release the lock ready, and answered with an error? */
+static bool
+ready_nodes_refuse(const InspectAnswer *answer)
+{
+	for (int i = 0; i < CORE_NODES_MAX; i++)
+	{
+		NodeStatus status;
+
+		if (inspect_fault(answer, i) != NULL &&
+			(answer->node[i].kind != INSPECTED_ERROR || !node_status_copy(i, &status) ||
+			 strcmp(status.state, "ready") != 0))
+			return false;
+	}
+	return true;
 }
