@@ -4,7 +4,9 @@
 # holder, a lost lease or an early end of hold_at_least, when the broker is replaced; a new broker
 # leaving requests in its queue until another event wakes the broker; tokens out of order after a
 # restart, or after the node forgot a name; memory growing with each name; a server with local by
-# mistake, or beside other nodes; a log suggesting that local keeps other servers out.
+# mistake, or beside other nodes; a log suggesting that local keeps other servers out;
+# advice to set local beside other nodes; a full disk in memory blamed on other hosts or the network,
+# or filling the log.
 
 use strict;
 use warnings;
@@ -404,5 +406,28 @@ is($result->{state}, '55000', 'an empty list is an error, and not local');
 unlike(log_of($host), qr/geheim/, 'no password is logged');
 reload_with('redlock.nodes', 'local', 'redlock node local is ready', 'local is asked for again');
 wait_until(sub { $s->run("SELECT redlock_try('a')")->{out} eq 't' }, 'and grants locks');
+$s->quit;
+
+# ---- a host with local still holds a lock at its former node ----
+
+{
+	my @nodes = redis_nodes(1);
+	my ($left, $right) = map { redlock_cluster($_, nodes => \@nodes) } qw(d e);
+	my ($holder, $caller) = map { session($_) } $left, $right;
+	my $last;
+
+	$holder->query("SELECT redlock_acquire('held', scope => 'session')");
+	is($caller->query("SELECT redlock_try('other')"), 't', 'another host takes locks');
+	$left->append_conf('postgresql.conf', "redlock.nodes = 'local'");
+	$left->reload;
+	wait_until(sub { $last = $caller->run("SELECT redlock_try('other')"); $last->{state} eq '55000' }, 'until the holder has local');
+	like($last->{hint}, qr/Wait until that host has released these locks\. This host/, 'the hint has a step that is possible');
+	is($caller->query("SELECT count(*) > 0 AND bool_and(remedy !~ 'nodes_next') FROM redlock_diagnose() WHERE remedy ~ 'released these locks'"),
+		't', 'so has redlock_diagnose');
+	$holder->query("SELECT redlock_release('held')");
+	wait_until(sub { $caller->run("SELECT redlock_try('other')")->{out} eq 't' }, 'and the step helps');
+	$_->quit foreach $holder, $caller;
+	$_->stop foreach $left, $right;
+}
 
 done_testing();

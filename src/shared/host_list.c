@@ -17,6 +17,7 @@
 #include "shared/lease.h"
 #include "shared/seqlock.h"
 #include "shared/text.h"
+#include "shared/url.h"
 #include "shared/wait_events.h"
 
 /* Nodes named in a message; further nodes are counted. */
@@ -36,6 +37,7 @@ typedef struct Shared
 
 static Shared *shared = NULL;
 
+static bool is_local(const HostConfig *config);
 static void name_nodes(StringInfo text, const HostConfig *config, const bool *alone);
 
 Size
@@ -242,15 +244,27 @@ host_list_explain(const HostConfig *ours, const HostConfig *theirs,
 									   "present list, and this host may not find these locks: ");
 		name_nodes(detail, theirs, theirs_alone);
 		appendStringInfoString(detail, ". ");
-		appendStringInfoString(
-			hint, "Wait until that host has released these locks. Or, on that host, set "
-				  "redlock.nodes to the nodes that have these locks and redlock.nodes_next to the "
-				  "right nodes, until redlock_hosts.settled is true. ");
+		appendStringInfoString(hint, "Wait until that host has released these locks. ");
+		if (!is_local(theirs))
+			appendStringInfoString(
+				hint, "Or, on that host, set redlock.nodes to the nodes that have these locks and "
+					  "redlock.nodes_next to the right nodes, until redlock_hosts.settled is "
+					  "true. ");
 	}
 	if (detail->len > 0)
 		detail->data[--detail->len] = '\0';
 	if (hint->len > 0)
 		hint->data[--hint->len] = '\0';
+}
+
+/* Is redlock.nodes of that host `local`, which goes with no other node? */
+static bool
+is_local(const HostConfig *config)
+{
+	for (int i = 0; i < config->count; i++)
+		if (hosts_is_listed(&config->node[i]) && strcmp(config->node[i].address, URL_LOCAL) == 0)
+			return true;
+	return false;
 }
 
 static void
