@@ -3,7 +3,7 @@
 # Protects from: another program's lock reported as a fault of healthy nodes, or overwritten or
 # deleted; a wait not ending with the other program's lock; a holder hearing late, or never, of a
 # key of another type in place of its lock; a key of another type in place of a counter or queue
-# breaking more than the command at this node.
+# breaking more than the command at this node, or reported as permits that others hold.
 
 use strict;
 use warnings;
@@ -259,6 +259,12 @@ foreach my $which (sort keys %companions)
 		my $result = $s->run($sql =~ s/NAME/$name/r);
 		is($result->{state}, '08006', "$which: at all nodes there is no quorum");
 		like($result->{detail}, qr/WRONGTYPE/, 'and the error says why');
+	}
+	if ($which eq 'queue')
+	{
+		my $result = $s->run("SELECT redlock_acquire('$name', permits => 2, wait => '1 s')");
+		is($result->{state}, '55P03', "$which: a wait for a permit ends");
+		is($result->{detail}, "In place of the queue of waiters, the nodes have another program's key: a key of type list.", 'and says why');
 	}
 	$other->quit;
 

@@ -255,7 +255,13 @@ holder_text(const LockRequest *request, int index)
 {
 	Lease *lease = lease_of(index);
 	char *held_by = lease != NULL ? held_by_text(lease) : NULL;
+	char head[64];
 
+	if (request->terms.is_queue && held_by != NULL &&
+		(!lease_held_by_head(lease, head, sizeof(head)) || holder_permits(head) == 0))
+		return psprintf("In place of the queue of waiters, the nodes have another program's key: "
+						"%s.",
+						held_by);
 	if (request->permits > 0)
 		return psprintf("All %d permits of the lock are held or kept by hold_at_least, or earlier "
 						"waiters are next.",
