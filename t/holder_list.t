@@ -1,8 +1,8 @@
 # redlock_holders: the locks of all hosts.
 #
 # Protects from: a lock of any host missing in the list; a lock of a minority shown as held; a list
-# cut short, since many names come in many steps; two lists at a time; a role without the right
-# making the nodes walk all keys.
+# cut short, since many names come in many steps; a failure that names no node; two lists at
+# a time; a role without the right making the nodes walk all keys.
 
 use strict;
 use warnings;
@@ -69,11 +69,14 @@ $on_a->query('SELECT redlock_release_all()');
 $nodes[$_]->pause foreach 3, 4;
 is($on_b->query("SELECT count(*), max(of_nodes) FROM redlock_holders('x')"), '4|5', 'three of five nodes know all locks') or diag(list('*', 'x'));
 $nodes[2]->pause;
-is($on_b->run("SELECT redlock_holders('x')")->{state}, '08006', 'two do not');
+my $result = $on_b->run("SELECT redlock_holders('x')");
+is($result->{state}, '08006', 'two do not');
+my $silent = join '|', map { quotemeta $_->address } @nodes[ 2 .. 4 ];
+like($result->{detail}, qr/^The last failure: (?:$silent): no answer /, 'the error names a silent node');
 $nodes[$_]->resume foreach 2 .. 4;
 wait_nodes_ready($host_b, 5);
 $_->cli('ACL', 'SETUSER', 'default', '-scan') foreach @nodes;
-my $result = $on_b->run("SELECT redlock_holders('x')");
+$result = $on_b->run("SELECT redlock_holders('x')");
 is($result->{state}, '08006', 'a right is needed');
 like($result->{message}, qr/^too few redlock nodes could be reached to list the locks$/, 'says the error');
 like($result->{detail}, qr/^The last failure: .*; grant \+scan\.$/, 'and which');

@@ -19,6 +19,7 @@
 #include "session/scan_locks.h"
 #include "shared/clock.h"
 #include "shared/guc.h"
+#include "shared/node_status.h"
 
 /* How often a session looks whether the other list has ended. */
 #define LOOK_MS 1000
@@ -65,6 +66,7 @@ typedef struct Scan
 static void find_keys(Scan *scan);
 static void write_pattern(InspectQuestion *question, const char *text);
 static const char *scan_node(Scan *scan, int node);
+static const char *name_fault(int node, const char *fault);
 static int keep_keys(Scan *scan, int node);
 static void drop_keys(HTAB *found, core_mask node);
 static void read_locks(Scan *scan);
@@ -176,7 +178,7 @@ scan_node(Scan *scan, int node)
 		if (!((answer->lists.now | answer->lists.next) & CORE_BIT(node)))
 			return "";
 		if (answer->node[node].kind != INSPECTED_NONE)
-			return inspect_fault(answer, node);
+			return name_fault(node, inspect_fault(answer, node));
 		new_keys += keep_keys(scan, node);
 		if (strcmp(answer->cursor, "0") == 0)
 			return NULL;
@@ -187,7 +189,16 @@ scan_node(Scan *scan, int node)
 		question->value_len = strlen(question->value);
 		pause_after_step(scan);
 	}
-	return "the list of keys of a node does not end";
+	return name_fault(node, "its list of keys does not end");
+}
+
+/* Returns the fault behind the node's address. */
+static const char *
+name_fault(int node, const char *fault)
+{
+	NodeStatus status;
+
+	return node_status_copy(node, &status) ? psprintf("%s: %s", status.url.address, fault) : fault;
 }
 
 /*
@@ -276,7 +287,7 @@ read_some(Scan *scan)
 			done = Min(done, count);
 		}
 		else if ((answer->lists.now | answer->lists.next) & CORE_BIT(i))
-			fault = answered ? "a node's answer is malformed" : inspect_fault(answer, i);
+			fault = name_fault(i, answered ? "its answer is malformed" : inspect_fault(answer, i));
 	}
 	if (core_has_quorum(answer->lists, ~told))
 		fail_without_quorum(fault);
