@@ -430,4 +430,30 @@ $s->quit;
 	$_->stop foreach $left, $right;
 }
 
+# ---- no memory ----
+
+# A directory without rights refuses a segment, as a full disk in memory does.
+{
+	my $full = redlock_cluster('f');
+	my $dir = $full->data_dir . '/pg_dynshmem';
+	my $caller = session($full);
+
+	chmod 0500, $dir;
+	$full->append_conf('postgresql.conf', "redlock.nodes = 'local'");
+	$full->reload;
+	ok($full->poll_query_until('postgres', "SELECT connection_errors > 3 FROM redlock_stat_nodes"), 'the node gets no memory');
+	$result = $caller->run("SELECT redlock_try('a')");
+	is($result->{state}, '08006', 'there is no lock');
+	like($result->{detail}, qr/local: the server has no shared memory for it: Permission denied/, 'the error has the reason');
+	like($result->{hint}, qr/^Free shared memory of this server/, 'and the step');
+	is($caller->query("SELECT remedy FROM redlock_diagnose() WHERE finding ~ 'no shared memory for it'"),
+		'Free shared memory of this server, as in /dev/shm; the broker tries again.', 'so has redlock_diagnose');
+	is(count_in_log($full, 'redlock node local: the server has no shared memory for it'), 1, 'the log says so once');
+	is(count_in_log($full, 'could not open shared memory segment'), 0, 'and no more');
+	chmod 0700, $dir;
+	wait_until(sub { $caller->run("SELECT redlock_try('a')")->{out} eq 't' }, 'with memory the node grants locks');
+	$caller->quit;
+	$full->stop;
+}
+
 done_testing();

@@ -18,6 +18,7 @@
 #include "protocol/permits.h"
 #include "shared/clock.h"
 #include "shared/lease.h"
+#include "shared/node_status.h"
 #include "shared/text.h"
 
 /*
@@ -49,7 +50,7 @@ static slist_head messages = SLIST_STATIC_INIT(messages); /* the last one first 
 static RedisNode *subscriber = NULL;                      /* NULL: nobody listens */
 
 static bool attach(char *error, size_t size);
-static dsm_segment *map_memory(dsm_handle handle);
+static dsm_segment *map_memory(dsm_handle handle, char *error, size_t size);
 static void describe_self(RedisNode *node);
 static void execute(const RedisNode *node, const ScriptCommand *command, ScriptAnswer *answer);
 static void note_holder(local_name *name, const local_command *what, const char *holder);
@@ -109,18 +110,16 @@ attach(char *error, size_t size)
 
 	if (names != NULL)
 		return true;
+	strlcpy(error, NODE_NO_MEMORY, size);
 	if (lease_table->local_names != DSM_HANDLE_INVALID)
-		segment = map_memory(lease_table->local_names);
+		segment = map_memory(lease_table->local_names, error, size);
 	if (segment == NULL)
 	{
-		segment = map_memory(DSM_HANDLE_INVALID);
+		segment = map_memory(DSM_HANDLE_INVALID, error, size);
 		is_new = true;
 	}
 	if (segment == NULL)
-	{
-		strlcpy(error, "the server has no shared memory for it", size);
 		return false;
-	}
 	dsm_pin_mapping(segment);
 	names = dsm_segment_address(segment);
 	if (!is_new)
@@ -135,11 +134,13 @@ attach(char *error, size_t size)
 }
 
 /*
- * Attaches this segment, or makes one.  Returns NULL, and logs the error, if that fails: memory may
- * be short, or the system has removed the segment (RemoveIPC of systemd).
+ * Attaches this segment, or makes one.  Returns NULL, with the reason in `error`, if that fails:
+ * memory may be short, or the system has removed the segment (RemoveIPC of systemd).  Logs nothing:
+ * the broker tries again each second, and the message of PostgreSQL names another segment each
+ * time.
  */
 static dsm_segment *
-map_memory(dsm_handle handle)
+map_memory(dsm_handle handle, char *error, size_t size)
 {
 	dsm_segment *volatile segment = NULL;
 	MemoryContext context = CurrentMemoryContext;
@@ -153,9 +154,13 @@ map_memory(dsm_handle handle)
 	}
 	PG_CATCH();
 	{
+		ErrorData *data;
+
 		MemoryContextSwitchTo(context);
-		EmitErrorReport();
+		data = CopyErrorData();
 		FlushErrorState();
+		snprintf(error, size, NODE_NO_MEMORY ": %s", strerror(data->saved_errno));
+		FreeErrorData(data);
 	}
 	PG_END_TRY();
 	return segment;
