@@ -111,8 +111,8 @@ $holder->query("SELECT redlock_acquire(name, scope => 'session') FROM unnest(ARR
 kill 'STOP', $broker;
 my @dashboards = map { session($asking) } 1 .. 60;
 $_->send($dashboard) foreach @dashboards;
-wait_until(sub { slurp_file($asking->logfile) =~ /a dashboard failed: (.*)/ }, 'some dashboards find no place for their questions');
-my ($failure) = slurp_file($asking->logfile) =~ /a dashboard failed: (.*)/;
+wait_until(sub { slurp_file($asking->logfile) =~ /LOG:  a dashboard failed: (.*)/ }, 'some dashboards find no place for their questions');
+my ($failure) = slurp_file($asking->logfile) =~ /LOG:  a dashboard failed: (.*)/;
 is($failure, 'too many sessions of this server ask about redlocks', 'the error names the reason');
 foreach my $time (1 .. 3)
 {

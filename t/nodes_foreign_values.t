@@ -3,7 +3,8 @@
 #
 # Protects from: a long value making the broker drop its connections, so that leases are lost and
 # calls fail; a text cut inside of a character; a long counter or barrier with the same effect; a
-# forced release, refused for a wrong counter, advising to wait for ready nodes; a plain client's value taken for a shared lock, and overwritten or deleted.
+# forced release, refused for a wrong counter, advising to wait for ready nodes; a plain client's
+# value taken for a shared lock, and overwritten or deleted.
 
 use strict;
 use warnings;
@@ -128,8 +129,9 @@ is($admin->query("SELECT count(*) FROM redlock_nodes WHERE state = 'ready' AND l
 	my $result = $s->run("SELECT redlock_try('counted')");
 	is($result->{state}, '08006', "a counter of $digits digits: no lock");
 	like($result->{detail}, qr/the counter is not a number/, 'the nodes say why');
+	put_long('redlock:worded|token', 'no number', 1);
 	on_nodes(q{redis.call('RPUSH', ARGV[1] .. '\0token', 'a')}, 'redlock:listed');
-	foreach my $name (qw(counted listed))
+	foreach my $name (qw(worded listed))
 	{
 		$result = $s->run("SELECT redlock_force_release('$name')");
 		like($result->{detail}, qr/the counter is not a number|WRONGTYPE/, "$name: a forced release fails");

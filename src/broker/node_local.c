@@ -18,7 +18,6 @@
 #include "protocol/permits.h"
 #include "shared/clock.h"
 #include "shared/lease.h"
-#include "shared/node_status.h"
 #include "shared/text.h"
 
 /*
@@ -110,7 +109,7 @@ attach(char *error, size_t size)
 
 	if (names != NULL)
 		return true;
-	strlcpy(error, NODE_NO_MEMORY, size);
+	strlcpy(error, "the server has no shared memory for it", size);
 	if (lease_table->local_names != DSM_HANDLE_INVALID)
 		segment = map_memory(lease_table->local_names, error, size);
 	if (segment == NULL)
@@ -159,7 +158,8 @@ map_memory(dsm_handle handle, char *error, size_t size)
 		MemoryContextSwitchTo(context);
 		data = CopyErrorData();
 		FlushErrorState();
-		snprintf(error, size, NODE_NO_MEMORY ": %s", strerror(data->saved_errno));
+		snprintf(error, size, "the server has no shared memory for it: %s",
+				 strerror(data->saved_errno));
 		FreeErrorData(data);
 	}
 	PG_END_TRY();

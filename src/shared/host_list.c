@@ -37,7 +37,7 @@ typedef struct Shared
 
 static Shared *shared = NULL;
 
-static bool is_local(const HostConfig *config);
+static bool holds_at_local(const HostConfig *config);
 static void name_nodes(StringInfo text, const HostConfig *config, const bool *alone);
 
 Size
@@ -245,7 +245,7 @@ host_list_explain(const HostConfig *ours, const HostConfig *theirs,
 		name_nodes(detail, theirs, theirs_alone);
 		appendStringInfoString(detail, ". ");
 		appendStringInfoString(hint, "Wait until that host has released these locks. ");
-		if (!is_local(theirs))
+		if (!holds_at_local(theirs))
 			appendStringInfoString(
 				hint, "Or, on that host, set redlock.nodes to the nodes that have these locks and "
 					  "redlock.nodes_next to the right nodes, until redlock_hosts.settled is "
@@ -257,12 +257,12 @@ host_list_explain(const HostConfig *ours, const HostConfig *theirs,
 		hint->data[--hint->len] = '\0';
 }
 
-/* Is redlock.nodes of that host `local`, which goes with no other node? */
+/* Does the host hold locks at its node `local`, which goes with no other node? */
 static bool
-is_local(const HostConfig *config)
+holds_at_local(const HostConfig *config)
 {
 	for (int i = 0; i < config->count; i++)
-		if (hosts_is_listed(&config->node[i]) && strcmp(config->node[i].address, URL_LOCAL) == 0)
+		if (config->node[i].held != 0 && strcmp(config->node[i].address, URL_LOCAL) == 0)
 			return true;
 	return false;
 }

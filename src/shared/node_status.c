@@ -41,7 +41,8 @@ static const struct
 	{"it is a server without Lua", SERVER_STEP},
 	{"it has no command", SERVER_STEP},
 	{"it is the same server as node", "List each server once in redlock.nodes, and reload."},
-	{NODE_NO_MEMORY, "Free shared memory of this server, as in /dev/shm; the broker tries again."},
+	{"the server has no shared memory",
+	 "Free shared memory of this server, as in /dev/shm; the broker tries again."},
 	{"OOM in the node",
 	 "Raise redlock.max_locks and restart the server, or wait until hold_at_least "
 	 "of other locks has ended."},

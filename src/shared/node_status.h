@@ -22,9 +22,6 @@
 	"Raise maxmemory of the node, or find out what fills the node. A full node grants no lock "    \
 	"with a new name."
 
-/* The error of the node inside the server; a reason may follow. */
-#define NODE_NO_MEMORY "the server has no shared memory for it"
-
 /* clock_ahead_us while no answer has told the node's time */
 #define NODE_CLOCK_UNKNOWN PG_INT64_MIN
 
