@@ -73,7 +73,6 @@ static bool read_page(RedisNode *node, const redisReply *records, int64 now_us);
 static ReadConfig *keep_config(const HostRecord *record);
 static void end_reading(int64 now_us);
 static dsm_segment *make_list(int64 now_us);
-static dsm_segment *create_segment(Size size);
 static uint32 put_text(HostList *to, uint32 *at, const char *text, size_t len);
 static void drop_list(void);
 
@@ -275,11 +274,12 @@ end_reading(int64 now_us)
 	host_list_answer(&answer);
 }
 
-/* Builds the list in a segment.  Returns NULL if memory is short. */
+/* Builds the list in a segment.  Returns NULL if memory is short, and logs the error. */
 static dsm_segment *
 make_list(int64 now_us)
 {
-	dsm_segment *segment;
+	dsm_segment *volatile segment = NULL;
+	MemoryContext context = CurrentMemoryContext;
 	long count = hash_get_num_entries(reading.hosts);
 	Size size = offsetof(HostList, row) + count * sizeof(HostRow);
 	uint32 at = offsetof(HostList, row) + count * sizeof(HostRow);
@@ -295,9 +295,20 @@ make_list(int64 now_us)
 	while ((host = hash_seq_search(&status)) != NULL)
 		size += host->facts_len;
 
-	segment = create_segment(size);
+	PG_TRY();
+	{
+		segment = dsm_create(size, DSM_CREATE_NULL_IF_MAXSEGMENTS);
+	}
+	PG_CATCH();
+	{
+		MemoryContextSwitchTo(context);
+		EmitErrorReport();
+		FlushErrorState();
+	}
+	PG_END_TRY();
 	if (segment == NULL)
 		return NULL;
+
 	to = dsm_segment_address(segment);
 	to->size = size;
 	to->made_us = now_us;
@@ -323,35 +334,12 @@ make_list(int64 now_us)
 	return segment;
 }
 
-/* Returns NULL if memory is short, and logs the error. */
-static dsm_segment *
-create_segment(Size size)
-{
-	dsm_segment *volatile segment = NULL;
-	MemoryContext context = CurrentMemoryContext;
-
-	PG_TRY();
-	{
-		segment = dsm_create(size, DSM_CREATE_NULL_IF_MAXSEGMENTS);
-	}
-	PG_CATCH();
-	{
-		MemoryContextSwitchTo(context);
-		EmitErrorReport();
-		FlushErrorState();
-	}
-	PG_END_TRY();
-	return segment;
-}
-
 static uint32
 put_text(HostList *to, uint32 *at, const char *text, size_t len)
 {
-	uint32 here = *at;
-
-	memcpy((char *) to + here, text, len);
+	memcpy((char *) to + *at, text, len);
 	*at += len;
-	return here;
+	return *at - len;
 }
 
 static void
