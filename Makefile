@@ -12,6 +12,7 @@
 #   make together           sessions acquire several locks at once
 #   make permits            sessions share the permits of a lock
 #   make changes            hosts with different settings or node lists: exclusion
+#   make worlds             the last five, two at a time
 #   make mutants            mutants, each of which the simulator must find
 #   make conformance        the simulated node against a redis-server
 #   make branches           branches of the pure code that no test takes; needs clang
@@ -305,14 +306,19 @@ permits: test/sim/permits
 changes: test/sim/changes
 	prove -e '' test/sim/changes
 
+# all simulators but sim, which uses two processors by itself
+WORLDS = $(patsubst %,test/sim/%,crowd deadlock together permits changes)
+worlds: $(WORLDS)
+	prove -j 2 -e '' $^
+
 # The simulators with sanitizers: a write beyond an array in a simulator looks like a fault of the
 # simulated code, or hides one.  Seed 11974706 begins many requests.
-SIMULATORS = $(patsubst %,test/sim/%,sim crowd deadlock together permits changes)
+SIMULATORS = test/sim/sim $(WORLDS)
 sanitized:
 	rm -f $(SIMULATORS)
 	$(MAKE) $(SIMULATORS) SIM_CC="$(SIM_CC) -fsanitize=address,undefined -fno-sanitize-recover=all"
 	prove -e '' test/sim/sim :: --tap --from 11971000 --schedules 6000 --jobs 2
-	prove -e '' $(patsubst %,test/sim/%,crowd deadlock together permits)
+	prove -j 2 -e '' $(filter-out test/sim/changes,$(WORLDS))
 	prove -e '' test/sim/changes :: 30
 	rm -f $(SIMULATORS)
 
@@ -333,4 +339,4 @@ SHARE ?= 1/1
 script_mutants: test/sim/conformance
 	prove test/sim/script_mutants.pl :: --share $(SHARE)
 
-.PHONY: sim crowd deadlock together permits changes sanitized mutants conformance script_mutants branches model
+.PHONY: sim crowd deadlock together permits changes worlds sanitized mutants conformance script_mutants branches model

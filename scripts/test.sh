@@ -138,7 +138,7 @@ run_target()
     local target=$1 what=$2 log=$TMP/$1.log status=0
 
     heading "$what"
-    HARNESS_VERBOSE=1 make PG_CONFIG="$PG_CONFIG" "$target" >"$log" 2>&1 || status=$?
+    HARNESS_VERBOSE=1 make -j "$(nproc)" PG_CONFIG="$PG_CONFIG" "$target" >"$log" 2>&1 || status=$?
     if count_log "$log" $status; then
         sed -n '/^Files=/p' "$log"
         grep -a -E '^ok .*# *skip|^# .* executions$' "$log" || true
@@ -154,11 +154,7 @@ run_campaign() { run_target sim "simulator: a campaign of random faults"; }
 run_sim()
 {
     run_campaign
-    run_target crowd "simulator: many hosts that want one lock"
-    run_target deadlock "simulator: sessions of many hosts that wait for each other"
-    run_target together "simulator: sessions that acquire several locks at once"
-    run_target permits "simulator: sessions that want one of several permits of a lock"
-    run_target changes "simulator: hosts whose settings differ, or change"
+    run_target worlds "simulators of crowds, deadlocks, several locks, permits, and changes of settings"
     run_target sanitized "simulators with sanitizers"
     run_target mutants "simulator: broken cores that it must find"
     run_target conformance "simulator: its node does what a real one does"
