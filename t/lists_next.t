@@ -75,7 +75,7 @@ is_held('the way back');
 
 my ($tries, $waits) = map { session($host) } 1 .. 2;
 repeat($tries, "PERFORM redlock_try('often', scope => 'session'); PERFORM redlock_release('often')");
-repeat($waits, "PERFORM redlock_acquire('again', scope => 'session', wait => '100 ms'); PERFORM redlock_release('again')");
+repeat($waits, "PERFORM redlock_acquire('again', scope => 'session', wait => '1 min'); PERFORM redlock_release('again')");
 foreach (1 .. 5)
 {
 	set_node_lists($host, \@old, [ @old[ 1, 2 ], $new[0] ]);
