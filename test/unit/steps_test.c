@@ -248,6 +248,10 @@ test_may_mark(void)
 	ok(!may_mark(7, 1), "... and not the mark of the node before");
 	(void) mark("123?", 3, 1);
 	ok(!may_mark(017, 1), "one node more, without a report, may be wrong");
+	(void) mark("12?.", 3, 1);
+	ok(!may_mark(017, 1), "one node more, while another node is unknown");
+	known.address[2] = 32;
+	ok(may_mark(017, 1), "... unless its address tells which node it is");
 	(void) mark("12.", 3, 1);
 	known.own = (StepMemory){.list = 1, .version = 1};
 	ok(may_mark(7, 1), "a host repairs the mark of its own list, by any addresses");
