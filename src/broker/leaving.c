@@ -47,8 +47,7 @@ static void complain_rival(int64 since_us);
 bool
 registry_may_leave(core_lists to, bool back, int64 since_us, int64 now_us)
 {
-	static int64 in_doubt_us = 0; /* last time of a host apart, or of a gap in the answers */
-	static int64 told_us = 0;     /* last time of all answers */
+	static int64 in_doubt_us = 0; /* last time of a host apart, or of missing answers */
 	core_mask on_duty = nodes_that(node_is_on_duty);
 	core_lists left = {0};
 	core_lists asked; /* whose nodes must answer */
@@ -67,10 +66,7 @@ registry_may_leave(core_lists to, bool back, int64 since_us, int64 now_us)
 			   have_told(asked.next != 0 ? left : to, since_us, now_us);
 	forbids = steps_forbid(to, hash_of_list(to.now), left, hash_of_list(left.now), asked.next != 0,
 						   known_marks());
-	if (all_told)
-		told_us = now_us;
-	/* nodes list a host for longer, so a shorter gap hides no host */
-	if (apart_id != 0 || forbids != NULL || now_us - told_us > STEPS_FRESH_US)
+	if (apart_id != 0 || !all_told || forbids != NULL)
 		in_doubt_us = now_us;
 	if (apart_id != 0)
 		complain_apart(since_us, now_us);
