@@ -388,7 +388,7 @@ sub probes
 
 	return $numbers[-1] // 0;
 }
-wait_until(sub { probes('x') >= 5 && probes('z') >= 5 || $has_y->done || $has_z->done }, 'others ask five times whether they wait in a circle');
+wait_until(sub { probes('x') >= 10 && probes('z') >= 10 || $has_y->done || $has_z->done }, 'others ask ten times whether they wait in a circle');
 ok(!$has_y->done && !$has_z->done, 'and do not');
 $shares->query('COMMIT');
 foreach my $session ($has_z, $has_y, $wants_both)

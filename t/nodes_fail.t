@@ -26,7 +26,7 @@ sub no_key_left
 	wait_until(sub { key_count("redlock:$name", @nodes) == 0 }, $description, 30);
 }
 
-# Checks that A and B exclude each other by the live nodes.
+# Checks that A excludes B, and B excludes A, by the live nodes.
 sub works
 {
 	my ($when) = @_;

@@ -52,13 +52,11 @@ steps_are_rivals(const HostConfig *ours, const HostConfig *theirs)
 void
 steps_remember(StepMarks *marks, core_mask nodes, uint64_t list)
 {
-	int32_t place[CORE_NODES_MAX];
-
 	if (marks->own.list != list)
 		marks->own = (StepMemory){.list = list};
 	for (int i = 0; i < CORE_NODES_MAX; i++)
 		if ((marks->told & CORE_BIT(i)) && marks->mark[i].version > marks->own.version &&
-			(marks->mark[i].list == list || names_all(marks, &marks->mark[i], nodes, place)))
+			steps_names(marks, &marks->mark[i], nodes, list))
 			marks->own.version = marks->mark[i].version;
 }
 

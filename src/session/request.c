@@ -337,7 +337,6 @@ ask(const LockRequest *request, int from, int64 deadline_us)
 	LeaseCompany company = request->count - from > 1 ? LEASE_AMONG : LEASE_ALONE;
 	bool opened[SEVERAL_MAX];
 	bool any_opened = false;
-	bool tries_again = false;
 
 	if (parked && lease_gate_changed(request_now.asked[request_now.asked_count].hash))
 		release_from(request_now.asked_count);
@@ -367,7 +366,6 @@ ask(const LockRequest *request, int from, int64 deadline_us)
 			give_up_on(request, i);
 			return false;
 		}
-		tries_again = request->terms.once && how == LEASE_TAKEN;
 		request_now.asked[i].waited_for_grant = how == LEASE_READER_ASKS;
 		was_taken = was_taken || how == LEASE_TAKEN;
 		release_from(how == LEASE_TAKEN ? i : i + 1);
@@ -383,8 +381,8 @@ ask(const LockRequest *request, int from, int64 deadline_us)
 	if (request_now.asked_count == request->count)
 		return true;
 	check_broker(request);
-	if (tries_again)
-		return true;
+	if (request->terms.once && !parked)
+		return true; /* the lease is taken: may_try_again */
 	if (!request->terms.once)
 		prepare_to_wait();
 	request_wait_at_most(request, request_now.asked_count, deadline_us,

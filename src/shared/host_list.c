@@ -257,7 +257,7 @@ host_list_explain(const HostConfig *ours, const HostConfig *theirs,
 		hint->data[--hint->len] = '\0';
 }
 
-/* Does the host hold locks at its node `local`, which goes with no other node? */
+/* Does the host hold locks at its node `local`?  redlock.nodes names no node beside `local`. */
 static bool
 holds_at_local(const HostConfig *config)
 {

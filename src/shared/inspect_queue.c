@@ -26,9 +26,10 @@ typedef enum PlaceState
 	PLACE_DONE     /* the session: FREE; of a list also FILLED */
 } PlaceState;
 
-/* The place for operators alone, and the first of the places for orders alone. */
+/* The place for operators alone; the first place for all questions; the first for orders alone. */
 #define PLACE_FOR_OPERATORS 0
-#define PLACES_FOR_ORDERS (INSPECT_LIST_PLACE - 2)
+#define PLACE_FOR_ALL 1
+#define PLACE_FOR_ORDERS (INSPECT_LIST_PLACE - 2)
 
 typedef struct Place
 {
@@ -117,7 +118,9 @@ change(pg_atomic_uint32 *state, uint32 from, uint32 to)
 int
 inspect_queue_enter(const InspectQuestion *question)
 {
-	for (int i = PLACE_FOR_OPERATORS + !question->for_operator; i < PLACES_FOR_ORDERS; i++)
+	int first = question->for_operator ? PLACE_FOR_OPERATORS : PLACE_FOR_ALL;
+
+	for (int i = first; i < PLACE_FOR_ORDERS; i++)
 		if (move(i, PLACE_FREE, PLACE_FILLED))
 		{
 			put(i, question, next_number(), PLACE_ASKED);
@@ -259,11 +262,12 @@ inspect_queue_take(void)
 static void
 place_orders(void)
 {
-	for (int i = 0; i < INSPECT_LIST_PLACE && pg_atomic_read_u32(&shared->orders) > 0; i++)
+	for (int i = PLACE_FOR_ALL; i < INSPECT_LIST_PLACE && pg_atomic_read_u32(&shared->orders) > 0;
+		 i++)
 	{
 		Order *order;
 
-		if (i == PLACE_FOR_OPERATORS || !move(i, PLACE_FREE, PLACE_FILLED))
+		if (!move(i, PLACE_FREE, PLACE_FILLED))
 			continue;
 		order = &shared->order[first_order()];
 		put(i, &order->question, order->number, PLACE_ORDERED);
