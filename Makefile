@@ -26,7 +26,7 @@
 MODULE_big = redlock_pg
 OBJS = redlock_pg.o $(patsubst %,src/%.o, \
 	protocol/core protocol/core_acquire protocol/core_debts protocol/core_renew protocol/entry protocol/force_release protocol/guard protocol/hearing protocol/hosts protocol/inspect_many protocol/inspection protocol/local_inspect protocol/local_names protocol/local_node protocol/local_notes protocol/lua protocol/lua_text protocol/overlap \
-	protocol/pattern protocol/permits protocol/probe protocol/release_queue protocol/rules protocol/run_note protocol/scopes protocol/settling protocol/several \
+	protocol/pattern protocol/permits protocol/probe protocol/probe_budget protocol/release_queue protocol/rules protocol/run_note protocol/scopes protocol/settling protocol/several \
 	protocol/node_error protocol/node_index protocol/standing protocol/steps protocol/value protocol/waiters protocol/waiting_hosts protocol/wish protocol/words driver/driver driver/turns \
 	shared/alarm shared/clock shared/guc shared/holder shared/host_list shared/inspect_queue shared/lease shared/lease_broker \
 	shared/lease_entries shared/lease_gate shared/lease_memory shared/lease_shared shared/lease_stats shared/lease_unowned shared/lease_view \
@@ -167,7 +167,7 @@ CORE_FILES = $(CORE:%=src/protocol/%.c)
 # what src/broker/script.c needs, without a server
 SCRIPT_FILES = src/broker/script.c src/protocol/lua.c src/protocol/lua_text.c src/protocol/probe.c src/protocol/rules.c src/protocol/value.c src/protocol/waiters.c src/protocol/waiting_hosts.c src/protocol/words.c src/shared/text.c test/unit/server.c
 
-UNIT_TESTS = $(patsubst %,test/unit/%_test,core driver entry force_release guard hearing holder hosts inspect_many inspection joint local_inspect local_names local_node local_notes lost_vote node_error node_index node_status overlap pattern permits probe release_queue rules run_note scopes script settling several standing steps url value waiters waiting_hosts wish words)
+UNIT_TESTS = $(patsubst %,test/unit/%_test,core driver entry force_release guard hearing holder hosts inspect_many inspection joint local_inspect local_names local_node local_notes lost_vote node_error node_index node_status overlap pattern permits probe probe_budget release_queue rules run_note scopes script settling several standing steps url value waiters waiting_hosts wish words)
 
 test/unit/core_test: test/unit/laws.c $(CORE_FILES)
 test/unit/driver_test: src/driver/driver.c src/driver/turns.c $(patsubst %,src/protocol/%.c,hearing release_queue rules settling waiters wish) $(CORE_FILES)
@@ -189,6 +189,7 @@ test/unit/lost_vote_test: src/protocol/guard.c src/protocol/local_node.c $(CORE_
 test/unit/overlap_test: src/protocol/overlap.c $(CORE_FILES)
 test/unit/pattern_test: src/protocol/pattern.c
 test/unit/permits_test: src/protocol/permits.c
+test/unit/probe_budget_test: src/protocol/probe_budget.c src/protocol/probe.c
 test/unit/probe_test: src/protocol/probe.c
 test/unit/release_queue_test: src/protocol/release_queue.c $(CORE_FILES)
 test/unit/rules_test: src/protocol/rules.c

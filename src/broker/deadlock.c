@@ -18,6 +18,7 @@
 #include "broker/subscription.h"
 #include "broker/timers.h"
 #include "driver/turns.h"
+#include "protocol/probe_budget.h"
 #include "shared/host_list.h"
 #include "shared/text.h"
 
@@ -26,20 +27,6 @@
  * late.
  */
 #define SENDS_PER_S 400
-
-/*
- * The probe budget.  A look passes a probe on, or asks the lock manager, which takes all its
- * partition locks twice.  All waits share LOOKS_PER_S looks a second equally; a wait may spend the
- * share of a second at once.  A wait is known by one of PLACES hash values.
- *
- * The budget is checked when a probe arrives.  An accepted probe goes the whole way, and the wait
- * pays for each look.  Hosts may be hostile, so LOOKS_MOST_PER_S limits all waits together.  A
- * probe beyond the budget is dropped; the sender sends another.  Free of charge: a probe that
- * comes home, and a visit to a process that does not wait.
- */
-#define LOOKS_PER_S 400
-#define LOOKS_MOST_PER_S (2 * LOOKS_PER_S)
-#define PLACES 256
 
 /*
  * A session at the gate waits for the holder, like the session ahead that asks the nodes.  So a
@@ -89,20 +76,11 @@ static pairingheap *timers;
 StaticAssertDecl(PROBE_STEPS_MAX *(2 * SCRIPT_SERVER_SIZE + SCRIPT_WHAT_SIZE + 90) <= CYCLE_SIZE,
 				 "the longest cycle can be told");
 
-/*
- * The budgets: each send or look moves the time ahead.  A time over a second ahead: nothing is
- * left.
- */
+/* The time until which the budget of sends is spent; over a second ahead: nothing is left. */
 static int64 sends_us;
-static int64 looks_us;
-static int64 place_us[PLACES];
-static uint64 place_seed;
+static ProbeBudget looks;
 
 static bool may_send(int64 now_us);
-static bool may_explore(const ScriptProbe *probe, int64 now_us);
-static void count_look(const ScriptProbe *probe, int64 now_us);
-static int64 *place_of(const ScriptProbe *probe);
-static int places_in_use(int64 now_us);
 static void send_probe(Lease *lease, int64 now_us);
 static void send_on(ScriptProbe *probe, Lease *lease, int64 now_us);
 static void tell_holder(ScriptProbe *probe, Lease *lease, int64 now_us);
@@ -130,7 +108,7 @@ deadlock_init(const Driver *of_leases)
 	waits = MemoryContextAllocExtended(TopMemoryContext, lease_table->entries * sizeof(Wait),
 									   MCXT_ALLOC_HUGE | MCXT_ALLOC_ZERO);
 	timers = timers_make();
-	place_seed = pg_prng_uint64(&pg_global_prng_state);
+	looks.secret = pg_prng_uint64(&pg_global_prng_state);
 }
 
 void
@@ -206,46 +184,6 @@ may_send(int64 now_us)
 	return true;
 }
 
-/* Has the wait that sent the probe, and have all waits together, some budget left? */
-static bool
-may_explore(const ScriptProbe *probe, int64 now_us)
-{
-	return Max(*place_of(probe), looks_us) <= now_us + INT64CONST(1000000);
-}
-
-static void
-count_look(const ScriptProbe *probe, int64 now_us)
-{
-	int64 *place = place_of(probe);
-
-	*place = Max(*place, now_us);
-	*place += places_in_use(now_us) * INT64CONST(1000000) / LOOKS_PER_S;
-	looks_us = Max(looks_us, now_us) + INT64CONST(1000000) / LOOKS_MOST_PER_S;
-}
-
-/*
- * The budget of the wait that sent the probe.  The seed is secret, so no host can aim at another
- * wait's place.
- */
-static int64 *
-place_of(const ScriptProbe *probe)
-{
-	const ProbeStep *first = &probe->path.step[0];
-
-	return &place_us[hash_combine64(hash_combine64(place_seed, first->host), first->wait) % PLACES];
-}
-
-/* How many places have paid for a look within the last second. */
-static int
-places_in_use(int64 now_us)
-{
-	int count = 0;
-
-	for (int i = 0; i < PLACES; i++)
-		count += place_us[i] > now_us - INT64CONST(1000000);
-	return count;
-}
-
 /* Starts a probe of this request's wait. */
 static void
 send_probe(Lease *lease, int64 now_us)
@@ -293,6 +231,9 @@ tell_holder(ScriptProbe *probe, Lease *lease, int64 now_us)
  *
  * A reader waits for no other reader, but for a writer that waits for the readers.  So a reader's
  * probe is of interest here if a session of this host waits in exclusive mode for the readers.
+ *
+ * A probe beyond the budget is dropped; the sender sends another.  A probe that comes home costs
+ * nothing, nor does a visit to a process that does not wait.
  */
 void
 deadlock_hear(ScriptProbe *probe, int64 now_us)
@@ -308,7 +249,7 @@ deadlock_hear(ScriptProbe *probe, int64 now_us)
 	else
 		in_the_way = probe->shared && !lease->shared && waits[lease_index(lease)].by_readers &&
 					 wait_of(lease->owner_pid) == lease;
-	if (in_the_way && may_explore(probe, now_us))
+	if (in_the_way && probe_budget_left(&looks, &probe->path, now_us))
 		explore(probe, lease, now_us);
 }
 
@@ -406,7 +347,7 @@ visit(Exploration *way, Visit *at, const ScriptProbe *probe, int64 now_us)
 		come_home(&at->probe, lease, now_us);
 	else if (lease != NULL)
 	{
-		count_look(probe, now_us);
+		probe_budget_pay(&looks, &probe->path, now_us);
 		send_on(&at->probe, lease, now_us);
 	}
 	if (lease != NULL)
@@ -414,7 +355,7 @@ visit(Exploration *way, Visit *at, const ScriptProbe *probe, int64 now_us)
 	process = BackendPidGetProc(at->pid);
 	if (process == NULL || !local_wait_may_be(process))
 		return;
-	count_look(probe, now_us);
+	probe_budget_pay(&looks, &probe->path, now_us);
 	if (!find_wait(process, &wait) || !add_step(&at->probe, at->pid, wait.number, false, wait.what))
 		return;
 	if (wait.shared != NULL)
@@ -489,7 +430,7 @@ probe_waiting_writers(ScriptProbe *probe, const Lease *lease, int64 now_us)
 	len = script_write_probe(text, lease->key, lease->key_len, probe);
 	for (int i = 0; hosts != NULL && i < hosts->count; i++)
 	{
-		count_look(probe, now_us);
+		probe_budget_pay(&looks, &probe->path, now_us);
 		subscription_say(hosts->waiter[i].host, text, len, now_us);
 	}
 }
