@@ -189,7 +189,7 @@ test/unit/lost_vote_test: src/protocol/guard.c src/protocol/local_node.c $(CORE_
 test/unit/overlap_test: src/protocol/overlap.c $(CORE_FILES)
 test/unit/pattern_test: src/protocol/pattern.c
 test/unit/permits_test: src/protocol/permits.c
-test/unit/probe_budget_test: src/protocol/probe_budget.c src/protocol/probe.c
+test/unit/probe_budget_test: src/protocol/probe_budget.c
 test/unit/probe_test: src/protocol/probe.c
 test/unit/release_queue_test: src/protocol/release_queue.c $(CORE_FILES)
 test/unit/rules_test: src/protocol/rules.c

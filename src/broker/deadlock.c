@@ -108,7 +108,6 @@ deadlock_init(const Driver *of_leases)
 	waits = MemoryContextAllocExtended(TopMemoryContext, lease_table->entries * sizeof(Wait),
 									   MCXT_ALLOC_HUGE | MCXT_ALLOC_ZERO);
 	timers = timers_make();
-	looks.secret = pg_prng_uint64(&pg_global_prng_state);
 }
 
 void

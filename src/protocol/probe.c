@@ -19,6 +19,7 @@
 static bool is_same(const ProbeStep *a, const ProbeStep *b);
 static bool is_larger(const ProbeStep *a, const ProbeStep *b);
 static uint64_t edges_of(const ProbePath *path);
+static uint64_t mix(uint64_t hash, uint64_t with);
 
 ProbeAct
 probe_visit(ProbePath *path, const ProbeStep *step)
@@ -84,12 +85,13 @@ edges_of(const ProbePath *path)
 	uint64_t hash = (uint64_t) path->count;
 
 	for (int i = 0; i < path->count; i++)
-		hash = probe_hash(probe_hash(hash, path->step[i].host), path->step[i].wait);
+		hash = mix(mix(hash, path->step[i].host), path->step[i].wait);
 	return hash;
 }
 
-uint64_t
-probe_hash(uint64_t hash, uint64_t with)
+/* The finalizer of splitmix64 (Steele, Lea, Flood, 2014). */
+static uint64_t
+mix(uint64_t hash, uint64_t with)
 {
 	hash = (hash ^ with) * UINT64_C(0x9E3779B97F4A7C15);
 	hash = (hash ^ (hash >> 30)) * UINT64_C(0xBF58476D1CE4E5B9);

@@ -94,7 +94,4 @@ extern ProbeVerdict probe_judge(ProbeMemory *memory, const ProbePath *path, int6
 #define PROBE_AGAIN_MAX_US INT64_C(2500000)
 extern int64_t probe_again_us(int waiting, int probing);
 
-/* A hash of both: the finalizer of splitmix64 (Steele, Lea, Flood, 2014). */
-extern uint64_t probe_hash(uint64_t hash, uint64_t with);
-
 #endif /* REDLOCK_PROBE_H */

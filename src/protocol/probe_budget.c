@@ -4,47 +4,65 @@
  */
 #include "protocol/probe_budget.h"
 
+#include <stddef.h>
+
 #define SECOND_US INT64_C(1000000)
 
-static int place_of(const ProbeBudget *budget, const ProbePath *path, int64_t now_us);
-static int places_in_use(const ProbeBudget *budget, int64_t now_us);
+static ProbeAccount *account_of(ProbeBudget *budget, const ProbePath *path, int64_t now_us,
+								int *payers);
 static int64_t later_us(int64_t a_us, int64_t b_us);
 
 bool
-probe_budget_left(const ProbeBudget *budget, const ProbePath *path, int64_t now_us)
+probe_budget_left(ProbeBudget *budget, const ProbePath *path, int64_t now_us)
 {
-	return later_us(budget->place_us[place_of(budget, path, now_us)], budget->all_us) <=
-		   now_us + SECOND_US;
+	int payers;
+	const ProbeAccount *account = account_of(budget, path, now_us, &payers);
+
+	return account != NULL && later_us(account->spent_us, budget->spent_us) <= now_us + SECOND_US;
 }
 
 void
 probe_budget_pay(ProbeBudget *budget, const ProbePath *path, int64_t now_us)
 {
-	int64_t *place_us = &budget->place_us[place_of(budget, path, now_us)];
+	int payers;
+	ProbeAccount *account = account_of(budget, path, now_us, &payers);
 
-	*place_us = later_us(*place_us, now_us);
-	*place_us += places_in_use(budget, now_us) * SECOND_US / PROBE_LOOKS_PER_S;
-	budget->all_us = later_us(budget->all_us, now_us) + SECOND_US / PROBE_LOOKS_MOST_PER_S;
+	budget->spent_us = later_us(budget->spent_us, now_us) + SECOND_US / PROBE_LOOKS_MOST_PER_S;
+	if (account == NULL)
+		return;
+	account->host = path->step[0].host;
+	account->wait = path->step[0].wait;
+	account->spent_us =
+		later_us(account->spent_us, now_us) + payers * SECOND_US / PROBE_LOOKS_PER_S;
 }
 
-static int
-place_of(const ProbeBudget *budget, const ProbePath *path, int64_t now_us)
+/*
+ * Returns the account of the wait that sent the probe, or a free account, or NULL if none is free.
+ * payers: the waits that have an account, with this wait.
+ */
+static ProbeAccount *
+account_of(ProbeBudget *budget, const ProbePath *path, int64_t now_us, int *payers)
 {
-	uint64_t hash = probe_hash(budget->secret, (uint64_t) (now_us / PROBE_PLACES_LAST_US));
+	ProbeAccount *own = NULL, *unused = NULL;
 
-	hash = probe_hash(probe_hash(hash, path->step[0].host), path->step[0].wait);
-	return (int) (hash % PROBE_PLACES);
-}
+	*payers = 0;
+	for (int i = 0; i < PROBE_ACCOUNTS; i++)
+	{
+		ProbeAccount *account = &budget->account[i];
 
-/* How many places have paid for a look within the last second. */
-static int
-places_in_use(const ProbeBudget *budget, int64_t now_us)
-{
-	int count = 0;
-
-	for (int i = 0; i < PROBE_PLACES; i++)
-		count += budget->place_us[i] > now_us - SECOND_US;
-	return count;
+		if (account->spent_us <= now_us - SECOND_US)
+			unused = account;
+		else
+		{
+			(*payers)++;
+			if (account->host == path->step[0].host && account->wait == path->step[0].wait)
+				own = account;
+		}
+	}
+	if (own != NULL)
+		return own;
+	(*payers)++;
+	return unused;
 }
 
 static int64_t

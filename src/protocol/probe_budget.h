@@ -8,10 +8,9 @@
  * probe goes the whole way, and the wait pays for each look, also beyond its share.  Hosts may be
  * hostile, so PROBE_LOOKS_MOST_PER_S limits all waits together.
  *
- * A wait has one of PROBE_PLACES places, by a hash with a secret: no host can aim at the place of
- * another wait.  Two waits in one place share.  An expensive wait would keep the other out for as
- * long as both last, so all places change with each PROBE_PLACES_LAST_US (stochastic fairness
- * queueing: McKenney, 1990).
+ * Each wait has an account of its own.  Accounts that waits share by a hash would let an expensive
+ * wait keep another wait's probes out for as long as both last: a deadlock was then found after
+ * 100 s.
  *
  * Pure, like the core.
  */
@@ -22,22 +21,27 @@
 
 #define PROBE_LOOKS_PER_S 400
 #define PROBE_LOOKS_MOST_PER_S (2 * PROBE_LOOKS_PER_S)
-#define PROBE_PLACES 1024
-#define PROBE_PLACES_LAST_US INT64_C(5000000)
 
-/*
- * Zeroed but for the secret, which is random.  Each look moves a time ahead.  A time over a second
- * ahead: nothing is left.
- */
+/* The most waits that pay within a second.  A further wait has nothing left until one is gone. */
+#define PROBE_ACCOUNTS 1024
+
+/* Each look moves the time ahead.  A time over a second ahead: nothing is left. */
+typedef struct ProbeAccount
+{
+	uint64_t host;
+	uint64_t wait;
+	int64_t spent_us; /* a second ago or earlier: the account is free */
+} ProbeAccount;
+
+/* zeroed at first */
 typedef struct ProbeBudget
 {
-	uint64_t secret;
-	int64_t all_us;                 /* of all waits together */
-	int64_t place_us[PROBE_PLACES]; /* of the waits in a place */
+	int64_t spent_us; /* by all waits together */
+	ProbeAccount account[PROBE_ACCOUNTS];
 } ProbeBudget;
 
 /* Have the wait that sent the probe, and all waits together, some budget left? */
-extern bool probe_budget_left(const ProbeBudget *budget, const ProbePath *path, int64_t now_us);
+extern bool probe_budget_left(ProbeBudget *budget, const ProbePath *path, int64_t now_us);
 
 /* The wait that sent the probe pays for a look. */
 extern void probe_budget_pay(ProbeBudget *budget, const ProbePath *path, int64_t now_us);

@@ -20,16 +20,16 @@ static ProbeBudget budget;
 
 /* The wait of an entry of a host's lease table, as in broker/deadlock.c. */
 static ProbePath
-wait_of(uint64_t host, uint64_t entry, uint64_t generation)
+wait_of(uint64_t host, int entry)
 {
-	return (ProbePath){.number = 1, .count = 1, .step = {{host, entry << 32 | generation, true}}};
+	return (ProbePath){
+		.number = 1, .count = 1, .step = {{host, (uint64_t) entry << 32 | GENERATION, true}}};
 }
 
 static void
-begin(uint64_t secret)
+begin(void)
 {
 	memset(&budget, 0, sizeof(budget));
-	budget.secret = secret;
 }
 
 /* Pays until nothing is left; returns the number of looks. */
@@ -46,110 +46,103 @@ spend(const ProbePath *wait, int64_t now_us)
 static void
 test_shares(void)
 {
-	ProbePath a = wait_of(HOST, 1, 1);
-	ProbePath b = wait_of(HOST, 2, 1);
+	ProbePath a = wait_of(HOST, 1);
+	ProbePath b = wait_of(HOST, 2);
+	ProbePath other_host = wait_of(HOST + 1, 1);
 
-	begin(1);
+	begin();
 	ok(spend(&a, START_US) == PROBE_LOOKS_PER_S + 1, "a wait alone may spend a second's looks");
 	ok(spend(&b, START_US) == PROBE_LOOKS_PER_S / 2 + 1, "a second wait has the half");
-	ok(spend(&a, START_US) == 0 && spend(&a, START_US + SECOND_US / 4) == PROBE_LOOKS_PER_S / 8,
-	   "each look of either takes the time of two");
+	ok(spend(&other_host, START_US) == PROBE_LOOKS_PER_S / 3 + 1,
+	   "the wait of this number on another host has a third");
+	ok(spend(&a, START_US) == 0 &&
+		   spend(&a, START_US + SECOND_US / 4) == PROBE_LOOKS_PER_S / 4 / 3 + 1,
+	   "each look takes the time of three");
 	ok(spend(&a, START_US + 9 * SECOND_US) == PROBE_LOOKS_PER_S + 1, "a wait that ended has none");
 
-	begin(1);
+	begin();
 	for (int i = 0; i < 10 * PROBE_LOOKS_PER_S; i++)
 		probe_budget_pay(&budget, &a, START_US);
 	ok(spend(&b, START_US) == 0, "beyond the limit for all waits, another wait has nothing left");
 	ok(spend(&b, START_US + 5 * SECOND_US) > 0, "... until the time of the limit is over");
 }
 
-/* How many of the others have nothing left after this wait has spent its budget. */
-static int
-kept_out(const ProbePath *wait, const ProbePath *others, int count)
-{
-	int out = 0;
-
-	(void) spend(wait, START_US);
-	for (int i = 0; i < count; i++)
-		out += !probe_budget_left(&budget, &others[i], START_US);
-	return out;
-}
-
-#define OTHERS 1000
-
 static void
-test_places(void)
+test_accounts(void)
 {
-	static ProbePath entries[OTHERS], generations[OTHERS], hosts[OTHERS];
-	ProbePath wait = wait_of(HOST, 0, GENERATION);
+	int left = 0;
 
-	for (int i = 0; i < OTHERS; i++)
+	begin();
+	for (int i = 0; i < PROBE_ACCOUNTS; i++)
 	{
-		entries[i] = wait_of(HOST, (uint64_t) i + 1, GENERATION);
-		generations[i] = wait_of(HOST, 0, GENERATION + (uint64_t) (i + 1) * PROBE_PLACES);
-		hosts[i] = wait_of(HOST + (uint64_t) (i + 1) * PROBE_PLACES, 0, GENERATION);
+		ProbePath wait = wait_of(HOST, i);
+
+		probe_budget_pay(&budget, &wait, START_US + i * SECOND_US / PROBE_ACCOUNTS / 2);
 	}
-	begin(1);
-	ok(kept_out(&wait, entries, OTHERS) <= 6, "few other entries of the lease table share a place");
-	begin(1);
-	ok(kept_out(&wait, generations, OTHERS) <= 6, "... or other generations of an entry");
-	begin(1);
-	ok(kept_out(&wait, hosts, OTHERS) <= 6, "... or other hosts");
+	for (int i = 0; i < PROBE_ACCOUNTS; i++)
+	{
+		ProbePath wait = wait_of(HOST, i);
+
+		left += probe_budget_left(&budget, &wait, START_US + 2 * SECOND_US);
+	}
+	ok(left > PROBE_ACCOUNTS * 9 / 10 && left < PROBE_ACCOUNTS,
+	   "many waits have an account each: %d", left);
+	ok(!probe_budget_left(&budget, &(ProbePath){.count = 1, .step = {{HOST + 1, 0, true}}},
+						  START_US + SECOND_US),
+	   "one more wait finds no free account,");
+	ok(probe_budget_left(&budget, &(ProbePath){.count = 1, .step = {{HOST + 1, 0, true}}},
+						 START_US + 2 * SECOND_US),
+	   "... until the first ones are free again");
 }
 
-/* Another wait with the same place, under the secret of the budget. */
-static ProbePath
-neighbour(const ProbePath *wait)
-{
-	ProbePath other;
+#define EXPENSIVE 60
+#define PAUSE_US (SECOND_US / 4)
 
-	(void) spend(wait, START_US);
-	for (uint64_t entry = 1;; entry++)
-	{
-		other = wait_of(HOST, entry, GENERATION);
-		if (!probe_budget_left(&budget, &other, START_US))
-			return other;
-	}
+/* A probe of an expensive wait arrives; it takes as many looks as it may visit processes. */
+static void
+explore(const ProbePath *wait, int64_t now_us)
+{
+	if (probe_budget_left(&budget, wait, now_us))
+		for (int i = 0; i < 64; i++)
+			probe_budget_pay(&budget, wait, now_us);
 }
 
 /*
- * A probe of the expensive wait takes as many looks as many sessions in one queue, and comes first
- * each time.
+ * Beside expensive waits, whose probes always come first, another wait must have its looks.
  */
 static void
-test_neighbours(void)
+test_expensive(void)
 {
-	ProbePath wait = wait_of(HOST, 0, GENERATION);
-	int late = 0, neighbours = 0;
+	ProbePath cheap = wait_of(HOST, 0);
+	int accepted = 0;
+	int64_t first_us = 0;
 
-	for (uint64_t secret = 1; secret <= 200; secret++)
+	begin();
+	for (int64_t now_us = START_US; now_us < START_US + 60 * SECOND_US; now_us += PAUSE_US)
 	{
-		ProbePath expensive;
-		int64_t now_us = START_US;
-
-		begin(secret);
-		expensive = neighbour(&wait);
-		begin(secret);
-		for (; now_us < START_US + 60 * SECOND_US; now_us += SECOND_US / 4)
+		for (int i = 1; i <= EXPENSIVE; i++)
 		{
-			if (probe_budget_left(&budget, &expensive, now_us))
-				for (int i = 0; i < 2 * PROBE_LOOKS_PER_S; i++)
-					probe_budget_pay(&budget, &expensive, now_us);
-			if (probe_budget_left(&budget, &wait, now_us))
-				break;
+			ProbePath wait = wait_of(i % 2 == 0 ? HOST : HOST + (uint64_t) i, i);
+
+			explore(&wait, now_us);
 		}
-		neighbours += now_us > START_US;
-		late += now_us > START_US + 2 * PROBE_PLACES_LAST_US;
+		if (!probe_budget_left(&budget, &cheap, now_us))
+			continue;
+		accepted++;
+		if (first_us == 0)
+			first_us = now_us - START_US;
+		probe_budget_pay(&budget, &cheap, now_us);
 	}
-	ok(neighbours == 200, "an expensive wait in the same place keeps a wait out,");
-	ok(late == 0, "... but not for long: %d of 200", late);
+	ok(first_us < 10 * SECOND_US && accepted > 150,
+	   "beside expensive waits a cheap one pays its looks: first after %d ms, %d in a minute",
+	   (int) (first_us / 1000), accepted);
 }
 
 int
 main(void)
 {
 	test_shares();
-	test_places();
-	test_neighbours();
+	test_accounts();
+	test_expensive();
 	return tap_done();
 }
