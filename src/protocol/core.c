@@ -398,6 +398,9 @@ last_acquire(const core_lease *lease)
 /*
  * Records the holder in the way, and when its key expires.  A majority vote finds the rival
  * (Boyer and Moore, MJRTY, 1981); it needs no memory of each node.
+ *
+ * Readers are one rival.  A node to which a reader came back by a renewal may not know that this
+ * reader's lease may be idle.  The nodes of the reader's grant know, and each majority has one.
  */
 static void
 on_refusal(core_lease *lease, const core_event *event)
@@ -409,8 +412,9 @@ on_refusal(core_lease *lease, const core_event *event)
 	{
 		lease->rival = event->holder;
 		lease->rival_is_silent = event->silent;
-		lease->rival_may_idle = event->may_idle;
+		lease->rival_may_idle = false;
 	}
+	lease->rival_may_idle = lease->rival_may_idle || event->may_idle;
 	lease->rival_lead += event->holder == lease->rival ? 1 : -1;
 }
 

@@ -2518,6 +2518,12 @@ test_recalls(void)
 	patience_of_a_try_us = PATIENCE_US;
 	start(3);
 	acquire_once();
+	refused_by("0");
+	refused_by_stay("1");
+	ok(out.outcome == CORE_MUST_WAIT, "one node that knows of an idle lease suffices");
+
+	start(3);
+	acquire_once();
 	refused_by_stay("01");
 	ok(out.outcome == CORE_MUST_WAIT && lease.state == CORE_BUSY,
 	   "a try whose rival may have the lock for nobody waits for that to be given up");
