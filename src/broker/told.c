@@ -9,6 +9,7 @@
 #include "utils/memutils.h"
 
 #include "broker/told.h"
+#include "shared/clock.h"
 #include "shared/lease.h"
 #include "shared/node_status.h"
 #include "shared/text.h"
@@ -128,10 +129,13 @@ list_complain(RedisNode *node, const redisReply *reply)
 void
 set_told(int index, NodeList list)
 {
-	if (list == NODE_LIST_TOLD)
-		may_vote |= CORE_BIT(index);
-	else
+	if (list != NODE_LIST_TOLD)
 		may_vote &= ~CORE_BIT(index);
+	else if (!(may_vote & CORE_BIT(index)))
+	{
+		may_vote |= CORE_BIT(index);
+		pg_atomic_write_u64(&node_status[index].told_us, (uint64) redlock_clock_us());
+	}
 	pg_atomic_write_u32(&node_status[index].list_of_hosts, list);
 }
 

@@ -15,6 +15,10 @@
 	"Name an independent server in redlock.nodes, neither a replica nor part of a cluster."
 
 #define IN_DOUBT "it started lately, and another host has not named it since"
+#define VOTES_NOW "no answer yet; until a moment ago its vote did not count"
+
+/* A request may need so long to ask a node again after the node's list has become known. */
+#define MOMENT_US 500000
 
 NodeStatus *node_status = NULL;
 
@@ -55,6 +59,7 @@ static const struct
 	{"AHEAD of the clock", "Correct the clock of this host or of the node."},
 	{"its maxmemory-policy",
 	 "Set maxmemory-policy to noeviction on the node; the node votes again after redlock.max_ttl."},
+	{VOTES_NOW, "Try again."},
 	{IN_DOUBT, "Try again: a live host names its nodes within 20 seconds. A host that has crashed "
 			   "or hangs is waited for until 31 seconds after its redlock_hosts.last_seen."},
 };
@@ -82,6 +87,7 @@ node_status_set_up(void)
 	{
 		pg_atomic_init_u32(&node_status[i].version.number, 0);
 		pg_atomic_init_u32(&node_status[i].list_of_hosts, NODE_LIST_AWAITED);
+		pg_atomic_init_u64(&node_status[i].told_us, 0);
 		pg_atomic_init_u32(&node_status[i].deaf, 0);
 		pg_atomic_init_u64(&node_status[i].clock_ahead_us, (uint64) NODE_CLOCK_UNKNOWN);
 		pg_atomic_init_u64(&node_status[i].rtt_us, 0);
@@ -131,6 +137,8 @@ static const char *
 silence(const NodeStatus *status)
 {
 	bool is_ready = strcmp(status->state, "ready") == 0;
+	int64 told_ago_us =
+		redlock_clock_us() - (int64) pg_atomic_read_u64((pg_atomic_uint64 *) &status->told_us);
 
 	if (is_ready && node_status_list(status) == NODE_LIST_IN_DOUBT)
 		return IN_DOUBT;
@@ -138,6 +146,8 @@ silence(const NodeStatus *status)
 		return status->last_error;
 	if (is_ready && node_status_list(status) == NODE_LIST_AWAITED)
 		return "it has not yet sent its list of hosts";
+	if (is_ready && told_ago_us <= MOMENT_US)
+		return VOTES_NOW;
 	return "no answer yet";
 }
 

@@ -61,6 +61,7 @@ typedef struct NodeStatus
 	NodeFacts facts;
 	GuardMemory guard;
 	pg_atomic_uint32 list_of_hosts;  /* NodeList */
+	pg_atomic_uint64 told_us;        /* when the list last became NODE_LIST_TOLD; 0: never */
 	pg_atomic_uint32 deaf;           /* 1: the node refuses subscriptions */
 	pg_atomic_uint64 clock_ahead_us; /* node's wall clock less this host's; or NODE_CLOCK_UNKNOWN */
 	pg_atomic_uint64 rtt_us;         /* smoothed; 0: unknown */

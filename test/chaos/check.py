@@ -29,7 +29,7 @@ QUORUM = 3
 EXPECTED_STATES = {"55P03", "08006", "57014", "40001", "57P01", "55000", "40P01", "57P02", "57P03", "gone"}
 CRASHES = {"broker_kill", "backend_kill", "server_kill", "server_immediate", "server_fast"}
 # texts of a host during its wait for the next entry of another host
-WAITS = ("is still asking the nodes", "another host has not named it since")
+WAITS = ("is still asking the nodes", "another host has not named it since", "until a moment ago its vote did not count")
 SILENT = {"node_pause", "node_restart", "node_empty", "link_cut", "link_hold", "link_half_in", "link_half_out"}
 
 
