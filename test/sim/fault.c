@@ -639,6 +639,7 @@ fault_plain(const event *event)
 				plain.secret = 0;
 				plain.valid_until_us = 0;
 			}
+			wire_expire(w.server_of[0][event->node], resource);
 			local_plain_delete(&server->data.lock[resource], server_clock_us(server),
 							   node_secret(event->tag));
 			break;
