@@ -39,9 +39,6 @@
 #define PATIENT_PROBES 8
 #define PATIENCE_US (3 * PROBE_AGAIN_MAX_US)
 
-/* The most processes of this host that one probe visits. */
-#define VISITS_MAX 64
-
 /* A request that waits; one for each entry of the lease table. */
 typedef struct Wait
 {
@@ -63,9 +60,9 @@ typedef struct Visit
 typedef struct Exploration
 {
 	int count;
-	Visit visits[VISITS_MAX];
+	Visit visits[PROBE_VISITS_MAX];
 	int told_count;
-	Lease *told[VISITS_MAX]; /* requests whose holders got the probe */
+	Lease *told[PROBE_VISITS_MAX]; /* requests whose holders got the probe */
 } Exploration;
 
 static const Driver *driver;
@@ -84,10 +81,10 @@ static bool may_send(int64 now_us);
 static void send_probe(Lease *lease, int64 now_us);
 static void send_on(ScriptProbe *probe, Lease *lease, int64 now_us);
 static void tell_holder(ScriptProbe *probe, Lease *lease, int64 now_us);
-static int find_readers(const Lease *lease, uint32 number, int pids[VISITS_MAX]);
-static void choose(int pid, int pids[VISITS_MAX / 2], int *count);
+static int find_readers(const Lease *lease, uint32 number, int pids[PROBE_VISITS_MAX]);
+static void choose(int pid, int pids[PROBE_VISITS_MAX / 2], int *count);
 static int compare_pids(const void *a, const void *b);
-static void explore(ScriptProbe *probe, const Lease *held, int64 now_us);
+static void explore(ScriptProbe *probe, const Lease *held, int visits, int64 now_us);
 static void visit(Exploration *way, Visit *at, const ScriptProbe *probe, int64 now_us);
 static void visit_blockers(Exploration *way, const Visit *at, const LocalWait *wait);
 static void add_visit(Exploration *way, int pid, const ScriptProbe *probe);
@@ -239,6 +236,7 @@ deadlock_hear(ScriptProbe *probe, int64 now_us)
 {
 	Lease *lease = subscription_lease(probe->key, probe->key_len);
 	bool in_the_way;
+	int visits;
 
 	if (lease == NULL)
 		return;
@@ -248,21 +246,22 @@ deadlock_hear(ScriptProbe *probe, int64 now_us)
 	else
 		in_the_way = probe->shared && !lease->shared && waits[lease_index(lease)].by_readers &&
 					 wait_of(lease->owner_pid) == lease;
-	if (in_the_way && probe_budget_left(&looks, &probe->path, now_us))
-		explore(probe, lease, now_us);
+	visits = in_the_way ? probe_budget_visits(&looks, &probe->path, now_us) : 0;
+	if (visits > 0)
+		explore(probe, lease, visits, now_us);
 }
 
 /*
  * Finds sessions that share the lease and wait.  Returns their number, and their pids in pids.
  *
- * Takes at most half of VISITS_MAX sessions, at random: the other half is for the sessions behind
- * these.  Sorts the pids, because two probes must find the same cycle.  Every four probes another
- * pid comes first, because the budget of other hosts may not reach the last pids.
+ * Takes at most half of PROBE_VISITS_MAX sessions, at random: the other half is for the sessions
+ * behind these.  Sorts the pids, because two probes must find the same cycle.  Every four probes
+ * another pid comes first, because the budget of other hosts may not reach the last pids.
  */
 static int
-find_readers(const Lease *lease, uint32 number, int pids[VISITS_MAX])
+find_readers(const Lease *lease, uint32 number, int pids[PROBE_VISITS_MAX])
 {
-	int chosen[VISITS_MAX / 2];
+	int chosen[PROBE_VISITS_MAX / 2];
 	uint32 first = murmurhash32(number / 4);
 	int count = 0;
 	dlist_iter iter;
@@ -277,22 +276,23 @@ find_readers(const Lease *lease, uint32 number, int pids[VISITS_MAX])
 	for (int i = 0; i < MaxBackends; i++)
 		if (lease_has_reader(lease, i) && local_wait_may_be(GetPGProcByNumber(i)))
 			choose(GetPGProcByNumber(i)->pid, chosen, &count);
-	count = Min(count, VISITS_MAX / 2);
+	count = Min(count, PROBE_VISITS_MAX / 2);
 	qsort(chosen, count, sizeof(int), compare_pids);
 	for (int i = 0; i < count; i++)
 		pids[i] = chosen[(first % count + i) % count];
 	return count;
 }
 
-/* Adds a pid to a random sample of VISITS_MAX / 2; count is the number of pids offered so far. */
+/* Adds a pid to a random sample of PROBE_VISITS_MAX / 2; count is the number of pids offered so
+ * far. */
 static void
-choose(int pid, int pids[VISITS_MAX / 2], int *count)
+choose(int pid, int pids[PROBE_VISITS_MAX / 2], int *count)
 {
 	int at = *count;
 
-	if (at >= VISITS_MAX / 2)
+	if (at >= PROBE_VISITS_MAX / 2)
 		at = (int) pg_prng_uint64_range(&pg_global_prng_state, 0, at);
-	if (at < VISITS_MAX / 2)
+	if (at < PROBE_VISITS_MAX / 2)
 		pids[at] = pid;
 	(*count)++;
 }
@@ -310,12 +310,12 @@ compare_pids(const void *a, const void *b)
  * is found.
  */
 static void
-explore(ScriptProbe *probe, const Lease *held, int64 now_us)
+explore(ScriptProbe *probe, const Lease *held, int visits, int64 now_us)
 {
 	static MemoryContext context = NULL;
 	MemoryContext old;
 	Exploration *way;
-	int pids[VISITS_MAX] = {held->owner_pid};
+	int pids[PROBE_VISITS_MAX] = {held->owner_pid};
 	int count = 1;
 
 	if (context == NULL)
@@ -327,7 +327,7 @@ explore(ScriptProbe *probe, const Lease *held, int64 now_us)
 		count = find_readers(held, probe->path.number, pids);
 	for (int i = 0; i < count; i++)
 		add_visit(way, pids[i], probe);
-	for (int i = 0; i < way->count; i++)
+	for (int i = 0; i < Min(way->count, visits); i++)
 		visit(way, &way->visits[i], probe, now_us);
 	MemoryContextSwitchTo(old);
 	MemoryContextReset(context);
@@ -380,10 +380,10 @@ visit(Exploration *way, Visit *at, const ScriptProbe *probe, int64 now_us)
 static void
 visit_blockers(Exploration *way, const Visit *at, const LocalWait *wait)
 {
-	int blocking[VISITS_MAX];
-	int blockers = local_wait_blockers(at->pid, wait, blocking, VISITS_MAX - 1);
+	int blocking[PROBE_VISITS_MAX];
+	int blockers = local_wait_blockers(at->pid, wait, blocking, PROBE_VISITS_MAX - 1);
 
-	for (int b = 0; b < blockers && way->count < VISITS_MAX; b++)
+	for (int b = 0; b < blockers && way->count < PROBE_VISITS_MAX; b++)
 	{
 		bool known = blocking[b] == 0; /* a prepared transaction does not wait */
 

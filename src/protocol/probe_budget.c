@@ -7,66 +7,75 @@
 #include <stddef.h>
 
 #define SECOND_US INT64_C(1000000)
+#define SECOND_NS (1000 * SECOND_US)
 
-static ProbeAccount *account_of(ProbeBudget *budget, const ProbePath *path, int64_t now_us,
-								int *payers);
-static int64_t later_us(int64_t a_us, int64_t b_us);
+static ProbeAccount *account_of(ProbeBudget *budget, const ProbePath *path, int64_t now_us);
+static int64_t larger(int64_t a, int64_t b);
 
-bool
-probe_budget_left(ProbeBudget *budget, const ProbePath *path, int64_t now_us)
+int
+probe_budget_visits(ProbeBudget *budget, const ProbePath *path, int64_t now_us)
 {
-	int payers;
-	const ProbeAccount *account = account_of(budget, path, now_us, &payers);
+	ProbeAccount *account = account_of(budget, path, now_us);
+	int visits = (int) larger(account->visits, PROBE_LOOKS_PER_S / budget->waits);
 
-	return account != NULL && later_us(account->spent_us, budget->spent_us) <= now_us + SECOND_US;
+	account->heard_us = now_us;
+	if (budget->spent_us > now_us + 2 * SECOND_US ||
+		account->spent_ns > budget->clock_ns + SECOND_NS / budget->waits)
+		return 0;
+	if (budget->spent_us > now_us + SECOND_US)
+		return PROBE_VISITS_FIRST;
+	if (account->visits < PROBE_VISITS_MAX)
+		account->visits *= 2;
+	return visits < PROBE_VISITS_MAX ? visits : PROBE_VISITS_MAX;
 }
 
 void
 probe_budget_pay(ProbeBudget *budget, const ProbePath *path, int64_t now_us)
 {
-	int payers;
-	ProbeAccount *account = account_of(budget, path, now_us, &payers);
+	ProbeAccount *account = account_of(budget, path, now_us);
 
-	budget->spent_us = later_us(budget->spent_us, now_us) + SECOND_US / PROBE_LOOKS_MOST_PER_S;
-	if (account == NULL)
-		return;
-	account->host = path->step[0].host;
-	account->wait = path->step[0].wait;
-	account->spent_us =
-		later_us(account->spent_us, now_us) + payers * SECOND_US / PROBE_LOOKS_PER_S;
+	budget->spent_us = larger(budget->spent_us, now_us) + SECOND_US / PROBE_LOOKS_MOST_PER_S;
+	account->spent_ns = larger(account->spent_ns, budget->clock_ns) + SECOND_NS / PROBE_LOOKS_PER_S;
 }
 
 /*
- * Returns the account of the wait that sent the probe, or a free account, or NULL if none is free.
- * payers: the waits that have an account, with this wait.
+ * Returns the account of the wait that sent the probe, perhaps a new account.  Counts the waits,
+ * and sets the virtual clock.
  */
 static ProbeAccount *
-account_of(ProbeBudget *budget, const ProbePath *path, int64_t now_us, int *payers)
+account_of(ProbeBudget *budget, const ProbePath *path, int64_t now_us)
 {
-	ProbeAccount *own = NULL, *unused = NULL;
+	ProbeAccount *own = NULL, *oldest = &budget->account[0];
 
-	*payers = 0;
+	budget->waits = 0;
 	for (int i = 0; i < PROBE_ACCOUNTS; i++)
 	{
 		ProbeAccount *account = &budget->account[i];
 
-		if (account->spent_us <= now_us - SECOND_US)
-			unused = account;
-		else
-		{
-			(*payers)++;
-			if (account->host == path->step[0].host && account->wait == path->step[0].wait)
-				own = account;
-		}
+		if (account->heard_us <= now_us - PROBE_WAIT_GONE_US)
+			account->heard_us = 0;
+		if (account->heard_us < oldest->heard_us)
+			oldest = account;
+		if (account->heard_us == 0)
+			continue;
+		budget->waits++;
+		if (account->host == path->step[0].host && account->wait == path->step[0].wait)
+			own = account;
 	}
-	if (own != NULL)
-		return own;
-	(*payers)++;
-	return unused;
+	if (own == NULL)
+	{
+		budget->waits++;
+		*oldest = (ProbeAccount){
+			.host = path->step[0].host, .wait = path->step[0].wait, .visits = PROBE_VISITS_FIRST};
+		own = oldest;
+	}
+	budget->clock_ns += (now_us - budget->now_us) * 1000 / budget->waits;
+	budget->now_us = now_us;
+	return own;
 }
 
 static int64_t
-later_us(int64_t a_us, int64_t b_us)
+larger(int64_t a, int64_t b)
 {
-	return a_us > b_us ? a_us : b_us;
+	return a > b ? a : b;
 }
