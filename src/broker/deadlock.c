@@ -33,8 +33,8 @@
  * probe first follows the wait for the holder.  The queue matters only between two cycles that no
  * session of either cycle can break.  After PATIENT_PROBES probes, a probe also follows the queue
  * (by_queue).  After PATIENCE_US and deadlock_timeout of such probes, every session of a cycle has
- * had time to end its cycle.  Then the broker ends the wait of the session ahead in the queue,
- * although this session only stands in the way.
+ * had time to end its cycle.  Then the broker ends the wait of the session behind in the queue, or
+ * of the session ahead, if a reader is behind.
  */
 #define PATIENT_PROBES 8
 #define PATIENCE_US (3 * PROBE_AGAIN_MAX_US)
@@ -96,6 +96,7 @@ static Lease *wait_of(int pid);
 static bool is_asked_for(Lease *lease);
 static uint64 number_of(const Lease *lease);
 static void come_home(ScriptProbe *probe, Lease *lease, int64 now_us);
+static uint64 wait_behind(const ScriptProbe *probe, const Lease *lease);
 static char *cycle_text(const ScriptProbe *probe);
 
 void
@@ -504,9 +505,12 @@ static void
 come_home(ScriptProbe *probe, Lease *lease, int64 now_us)
 {
 	Wait *wait = &waits[lease_index(lease)];
+	int64 patience_us = DeadlockTimeout * INT64CONST(1000) + PATIENCE_US;
+	uint64 behind = probe->path.by_queue ? wait_behind(probe, lease) : 0;
 
-	switch (probe_judge(&wait->memory, &probe->path, now_us,
-						DeadlockTimeout * INT64CONST(1000) + PATIENCE_US))
+	if (behind != 0 && !probe_ends_last(&probe->path))
+		patience_us *= 2;
+	switch (probe_judge(&wait->memory, &probe->path, now_us, patience_us))
 	{
 		case PROBE_KNOWN:
 			break;
@@ -514,9 +518,30 @@ come_home(ScriptProbe *probe, Lease *lease, int64 now_us)
 			timers_set(timers, &wait->timer, now_us);
 			break;
 		case PROBE_DEADLOCK:
-			(void) lease_tell_deadlock(lease, cycle_text(probe)); /* else by the next probe */
+			/* if there is no room for the text, the next probe comes */
+			if (behind != 0)
+				(void) lease_tell_gate_deadlock(behind, cycle_text(probe), now_us);
+			else
+				(void) lease_tell_deadlock(lease, cycle_text(probe));
 			break;
 	}
+}
+
+/*
+ * The last wait of a path that came home, if the process waits at the gate behind this request; or
+ * 0.  The request is then only in the way: its holder is the holder for which that process waits.
+ */
+static uint64
+wait_behind(const ScriptProbe *probe, const Lease *lease)
+{
+	const int last = probe->path.count - 1;
+	PGPROC *process = last > 0 ? BackendPidGetProc(probe->text[last].pid) : NULL;
+	LocalWait wait;
+
+	if (process == NULL || !find_wait(process, &wait) || wait.in_gate || wait.request != lease ||
+		wait.number != probe->path.step[last].wait)
+		return 0;
+	return wait.number;
 }
 
 /*

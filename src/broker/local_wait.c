@@ -16,7 +16,6 @@
 #include "shared/text.h"
 
 static bool gate_wait(PGPROC *process, LocalWait *wait);
-static uint64 local_number(PGPROC *process, int64 since_us);
 static void describe_lock(const LOCKTAG *tag, LocalWait *wait);
 static bool is_gate(const LOCKTAG *tag);
 static uint64 gate_of(const LOCKTAG *tag);
@@ -54,7 +53,7 @@ local_wait_find(PGPROC *process, LocalWait *wait)
 		if (since_us >= first_us)
 			continue;
 		first_us = since_us;
-		wait->number = local_number(member, (int64) since_us);
+		wait->number = lease_wait_number(REDLOCK_PROCNO(member), (int64) since_us);
 		describe_lock(&lock->locktag, wait);
 	}
 	return first_us != PG_UINT64_MAX || gate_wait(process, wait);
@@ -79,20 +78,9 @@ gate_wait(PGPROC *process, LocalWait *wait)
 	else
 		return false;
 	wait->in_gate = true;
-	wait->number = local_number(process, parked.since_us);
+	wait->number = lease_wait_number(REDLOCK_PROCNO(process), parked.since_us);
 	local_wait_describe(lease, wait->what);
 	return true;
-}
-
-/*
- * The number of a wait in the lock manager or in a gate, by process and begin.  Bit 62 tells such
- * a number from a request's.  A process number has 18 bits.
- */
-static uint64
-local_number(PGPROC *process, int64 since_us)
-{
-	return UINT64CONST(1) << 62 | ((uint64) since_us << 18 & ((UINT64CONST(1) << 62) - 1)) |
-		   (uint64) REDLOCK_PROCNO(process);
 }
 
 /*

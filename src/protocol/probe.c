@@ -56,6 +56,15 @@ probe_judge(ProbeMemory *memory, const ProbePath *path, int64_t now_us, int64_t 
 	return PROBE_ONCE;
 }
 
+bool
+probe_ends_last(const ProbePath *path)
+{
+	for (int i = 1; i < path->count - 1; i++)
+		if (!path->step[i].remote && is_larger(&path->step[i], &path->step[path->count - 1]))
+			return false;
+	return true;
+}
+
 int64_t
 probe_again_us(int waiting, int probing)
 {

@@ -88,6 +88,12 @@ extern ProbeVerdict probe_judge(ProbeMemory *memory, const ProbePath *path, int6
 								int64_t patience_us);
 
 /*
+ * A path that crosses a queue came home from a wait at the gate behind the sender: is it this wait
+ * that ends, and not another wait within a host, whose own queue sees the same cycle?
+ */
+extern bool probe_ends_last(const ProbePath *path);
+
+/*
  * The pause of a wait between two probes, at most PROBE_AGAIN_MAX_US. waiting: hosts that wait
  * for the same lock; probing: waits of this host that send probes.
  */

@@ -11,12 +11,12 @@
  * locks at each rollback.)  So a session with gates at session level also holds a sentinel, a lock
  * that no other session wants.  When the sentinel is gone, the gates are gone: a new era begins.
  *
- * An alarm (alarm.h) ends a wait when the time is over, when the resource has another gate, or when
- * the broker is missing.
- * PostgreSQL's own limit, lock_timeout, uses the wall clock.  The alarm cancels the statement, as
- * PostgreSQL's timeouts do, and the code that began the wait catches the error.  The wait has
- * changed nothing, so needs no subtransaction.  A user's cancel in the microseconds between the
- * alarm and the error is not seen as a separate cancel.
+ * An alarm (alarm.h) ends a wait when the time is over, when the resource has another gate, when
+ *the broker is missing, or when the broker has found a deadlock. PostgreSQL's own limit,
+ *lock_timeout, uses the wall clock.  The alarm cancels the statement, as PostgreSQL's timeouts do,
+ *and the code that began the wait catches the error.  The wait has changed nothing, so needs no
+ *subtransaction.  A user's cancel in the microseconds between the alarm and the error is not seen
+ *as a separate cancel.
  */
 #include "postgres.h"
 
@@ -34,7 +34,7 @@
 #include "shared/compat.h"
 #include "shared/lease.h"
 
-/* How often a waiter looks whether the resource has another gate, and whether a broker runs. */
+/* How often a waiter looks for another gate, for a broker, and for a deadlock. */
 #define LOOK_US INT64CONST(1000000)
 
 /* objsubid of the two kinds of locks in pg_locks */
@@ -85,15 +85,20 @@ gate_enter(uint64 hash, bool of_lease, GateUse use, GateLimits *limits, void (*b
 	present_wait.hash = hash;
 	present_wait.limits = *limits;
 	present_wait.no_broker = false;
+	present_wait.limits.deadlock = 0;
 	do
 	{
 		*gate = of_lease ? lease_gate(hash) : lease_present_gate(hash);
 		entered = enter(*gate, MODE(use.shared), use.session_level,
 						deadline_us != GATE_DO_NOT_WAIT ? before_wait : NULL);
-	} while (!entered && !present_wait.no_broker && redlock_clock_us() < deadline_us);
+	} while (!entered && !present_wait.no_broker && present_wait.limits.deadlock == 0 &&
+			 redlock_clock_us() < deadline_us);
 	limits->broker_seen_us = present_wait.limits.broker_seen_us;
+	limits->deadlock = present_wait.limits.deadlock;
 	if (entered)
 		return GATE_ENTERED;
+	if (limits->deadlock != 0)
+		return GATE_DEADLOCK;
 	return present_wait.no_broker ? GATE_NO_BROKER : GATE_TIME_OVER;
 }
 
@@ -323,7 +328,8 @@ on_alarm(void)
 		limits->broker_seen_us = now_us;
 	else if (limits->needs_broker && now_us - limits->broker_seen_us > GATE_BROKER_MISSING_US)
 		present_wait.no_broker = true;
-	if (!present_wait.no_broker && now_us < limits->deadline_us &&
+	limits->deadlock = lease_gate_deadlock();
+	if (!present_wait.no_broker && limits->deadlock == 0 && now_us < limits->deadline_us &&
 		!lease_gate_changed(present_wait.hash))
 		alarm_at(ALARM_GATE, next_look_us());
 	else if (!QueryCancelPending)

@@ -33,7 +33,8 @@ typedef enum GateOutcome
 {
 	GATE_ENTERED,
 	GATE_TIME_OVER,
-	GATE_NO_BROKER /* no broker has run for GATE_BROKER_MISSING_US */
+	GATE_NO_BROKER, /* no broker has run for GATE_BROKER_MISSING_US */
+	GATE_DEADLOCK   /* the broker ends this wait, see GateLimits */
 } GateOutcome;
 
 /* When to end a wait at a gate. */
@@ -42,6 +43,7 @@ typedef struct GateLimits
 	int64 deadline_us;    /* on the clock of the leases; replaces lock_timeout */
 	bool needs_broker;    /* ends when the broker is missing for too long */
 	int64 broker_seen_us; /* a broker ran at this time; gate_enter keeps it up to date */
+	uint64 deadlock;      /* gate_enter writes: after GATE_DEADLOCK, see lease_take_gate_cycle */
 } GateLimits;
 
 /*

@@ -314,7 +314,7 @@ look_at(const LockRequest *request, int index)
 									 lease_missing_nodes(request_now.asked[index].lease));
 			break;
 		case LEASE_DEADLOCKED:
-			request_fail_deadlock(request, index);
+			request_fail_deadlock(request, index, lease_cycle_text(request_now.asked[index].lease));
 			break;
 		case LEASE_LOST:
 			request_fail_lost(request, index);
@@ -627,6 +627,8 @@ enter_gate(const LockRequest *request, int index, int64 until_us)
 	waiting_at_gate = 0;
 	if (outcome == GATE_NO_BROKER)
 		request_fail_no_broker();
+	if (outcome == GATE_DEADLOCK)
+		request_fail_deadlock(request, index, lease_take_gate_cycle(limits.deadlock));
 	request_refuse_other_permits(request, index, hash);
 	give_up_on(request, index);
 	return false;

@@ -440,15 +440,14 @@ request_fail_unreachable(const LockRequest *request, int index, char *nodes)
 }
 
 void
-request_fail_deadlock(const LockRequest *request, int index)
+request_fail_deadlock(const LockRequest *request, int index, const char *cycle)
 {
 	pgstat_report_deadlock();
 	ereport(
 		ERROR,
 		(errcode(ERRCODE_T_R_DEADLOCK_DETECTED),
 		 errmsg("deadlock detected while waiting for redlock \"%s\"", request->names[index].name),
-		 errdetail_internal("%s",
-							encoding_from_utf8(lease_cycle_text(request_now.asked[index].lease))),
+		 cycle[0] != '\0' ? errdetail_internal("%s", encoding_from_utf8(cycle)) : 0,
 		 errhint("Roll back, release the locks of session scope, and run the transaction again. To "
 				 "avoid deadlocks, take locks in the same order everywhere.")));
 }

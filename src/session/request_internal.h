@@ -72,7 +72,7 @@ extern void request_refuse_in_conflict(const LockRequest *request);
 extern void request_fail_lost(const LockRequest *request, int index);
 extern void request_fail_unreachable(const LockRequest *request, int index, char *nodes);
 extern void request_fail_silent_broker(const LockRequest *request, int index);
-extern void request_fail_deadlock(const LockRequest *request, int index);
+extern void request_fail_deadlock(const LockRequest *request, int index, const char *cycle);
 extern void request_fail_table_full(void);
 
 /*

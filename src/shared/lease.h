@@ -321,6 +321,9 @@ typedef struct LeaseTable
 										  * redlock_clock_us() time */
 	int cycle_entry[CYCLES];             /* written by the broker; -1: text not in use */
 	char cycle[CYCLES][CYCLE_SIZE];
+	pg_atomic_uint64 gate_victim;  /* number of the wait at a gate that ends by a deadlock; or 0 */
+	int64 gate_victim_us;          /* (b) since when */
+	char gate_cycle[CYCLE_SIZE];   /* (b) the text for this wait */
 	pg_atomic_uint64 *reader_bits; /* lease_reader_words() for each entry: a bit for each
 									* procno; (T) */
 	pg_atomic_uint64 *asked_gate;  /* by procno: hash of the name whose gate the process asked
@@ -586,6 +589,24 @@ extern bool lease_owner_lives(const Lease *lease);
 
 /* Is the process with this number a reader of the lease? */
 extern bool lease_has_reader(const Lease *lease, int procno);
+
+/*
+ * The number of the wait of a process in the lock manager or in a gate, by its begin.  Bit 62 tells
+ * such a number from the number of a request's wait.
+ */
+extern uint64 lease_wait_number(int procno, int64 since_us);
+
+/*
+ * The broker ends the wait with this number, at a gate, by a deadlock.  The session notices within
+ * a second.  Returns false while another session has to notice its own.
+ */
+extern bool lease_tell_gate_deadlock(uint64 wait, const char *cycle, int64 now_us);
+
+/* Returns the number of this session's wait at a gate if a deadlock ends it, or 0.  Async-safe. */
+extern uint64 lease_gate_deadlock(void);
+
+/* Copies the cycle of this wait, palloc'd; empty if it came too late.  Makes room for the next. */
+extern char *lease_take_gate_cycle(uint64 wait);
 
 /*
  * Announces that this session waits in the gate of this name, to share the lock or for the end of a

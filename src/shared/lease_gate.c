@@ -12,6 +12,9 @@
 #include "shared/lease.h"
 #include "shared/lease_internal.h"
 
+/* A session that waits at a gate looks each second; after this time it waits no longer. */
+#define GATE_VICTIM_US INT64CONST(10000000)
+
 static bool is_at_gate(Lease *lease, uint64 gate);
 
 /*
@@ -102,6 +105,51 @@ bool
 lease_gate_changed(uint64 hash)
 {
 	return pg_atomic_read_u64(&lease_table->asked_gate[REDLOCK_MY_PROCNO]) != hash;
+}
+
+uint64
+lease_wait_number(int procno, int64 since_us)
+{
+	/* a process number has 18 bits */
+	return UINT64CONST(1) << 62 | ((uint64) since_us << 18 & ((UINT64CONST(1) << 62) - 1)) |
+		   (uint64) procno;
+}
+
+bool
+lease_tell_gate_deadlock(uint64 wait, const char *cycle, int64 now_us)
+{
+	if (pg_atomic_read_u64(&lease_table->gate_victim) != 0 &&
+		now_us - lease_table->gate_victim_us < GATE_VICTIM_US)
+		return false;
+	pg_atomic_write_u64(&lease_table->gate_victim, 0);
+	pg_write_barrier();
+	strlcpy(lease_table->gate_cycle, cycle, CYCLE_SIZE);
+	lease_table->gate_victim_us = now_us;
+	pg_write_barrier();
+	pg_atomic_write_u64(&lease_table->gate_victim, wait);
+	return true;
+}
+
+uint64
+lease_gate_deadlock(void)
+{
+	uint64 wait =
+		lease_wait_number(REDLOCK_MY_PROCNO, (int64) pg_atomic_read_u64(&MyProc->waitStart));
+
+	return pg_atomic_read_u64(&lease_table->gate_victim) == wait ? wait : 0;
+}
+
+char *
+lease_take_gate_cycle(uint64 wait)
+{
+	char *cycle = palloc(CYCLE_SIZE);
+
+	pg_read_barrier();
+	memcpy(cycle, lease_table->gate_cycle, CYCLE_SIZE);
+	pg_memory_barrier();
+	if (!pg_atomic_compare_exchange_u64(&lease_table->gate_victim, &wait, 0))
+		cycle[0] = '\0';
+	return cycle;
 }
 
 void

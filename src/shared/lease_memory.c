@@ -84,6 +84,7 @@ init_table(void)
 	pg_atomic_init_u64(&lease_table->reset_at, (uint64) GetCurrentTimestamp());
 	for (int i = 0; i < CYCLES; i++)
 		lease_table->cycle_entry[i] = -1;
+	pg_atomic_init_u64(&lease_table->gate_victim, 0);
 	for (int i = 0; i < LOSSES; i++)
 		pg_atomic_init_u32(&lease_table->losses[i], 0);
 	pg_atomic_init_u32(&lease_table->more_joins, 0);

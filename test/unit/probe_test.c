@@ -38,6 +38,19 @@ test_paths(void)
 	ok(probe_visit(&path, &first) == PROBE_HOME, "the longest path comes home");
 }
 
+static void
+test_gates(void)
+{
+	ProbePath path = {.count = 4,
+					  .step = {{5, 9, true}, {6, 1, false}, {7, 1, true}, {5, 3, false}}};
+
+	ok(!probe_ends_last(&path), "a wait at another gate ends, with a larger number");
+	path.step[1].host = 4;
+	ok(probe_ends_last(&path), "the last wait ends, whatever the numbers of other hosts' waits");
+	path.step[1] = (ProbeStep){5, 4, false};
+	ok(!probe_ends_last(&path), "of two waits of one host, the larger");
+}
+
 #define PATIENCE_US 1000
 
 static void
@@ -110,6 +123,7 @@ int
 main(void)
 {
 	test_paths();
+	test_gates();
 	test_judgement();
 	return tap_done();
 }
