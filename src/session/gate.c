@@ -12,11 +12,12 @@
  * that no other session wants.  When the sentinel is gone, the gates are gone: a new era begins.
  *
  * An alarm (alarm.h) ends a wait when the time is over, when the resource has another gate, when
- *the broker is missing, or when the broker has found a deadlock. PostgreSQL's own limit,
- *lock_timeout, uses the wall clock.  The alarm cancels the statement, as PostgreSQL's timeouts do,
- *and the code that began the wait catches the error.  The wait has changed nothing, so needs no
- *subtransaction.  A user's cancel in the microseconds between the alarm and the error is not seen
- *as a separate cancel.
+ * the broker is missing, or when the broker has found a deadlock.
+ *
+ * PostgreSQL's own limit, lock_timeout, uses the wall clock.  The alarm cancels the statement, as
+ * PostgreSQL's timeouts do, and the code that began the wait catches the error.  The wait has
+ * changed nothing, so needs no subtransaction.  A user's cancel in the microseconds between the
+ * alarm and the error is not seen as a separate cancel.
  */
 #include "postgres.h"
 

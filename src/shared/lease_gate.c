@@ -12,7 +12,7 @@
 #include "shared/lease.h"
 #include "shared/lease_internal.h"
 
-/* A session that waits at a gate looks each second; after this time it waits no longer. */
+/* A victim that has not answered for so long does not wait any more: each second it would look. */
 #define GATE_VICTIM_US INT64CONST(10000000)
 
 static bool is_at_gate(Lease *lease, uint64 gate);
