@@ -289,6 +289,9 @@ def states(records, faults, mode):
                          or "has other settings" in message and mode == "durable"
                          and faults.came_back_alone(record["host"], error["at"])
                          or "have left the nodes" in message)  # behind a change of nodes
+        elif state == "53400":  # a broker that hangs frees no entry of the lock table
+            explained = [f for f in faults.host_hit(record["host"], since, error["at"])
+                         if f["kind"] == "broker_pause"]
         elif state == "40001":
             explained = "has passed the fence" in message
         elif state == "08006":
