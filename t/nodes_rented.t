@@ -274,6 +274,21 @@ sub restart
 	wait_for_node($no_auth, "last_error = 'it has no command AUTH, which a node needs ($named)'", 'a node without AUTH');
 	unlike(join('', slurp_file($host->logfile), $s->query('TABLE redlock_nodes')), qr/S3cr3t/, 'nothing tells the password');
 
+	# renamed commands that only the scripts call
+	@cases = map { [ qr/it has no command $_, which a node needs \($named\)/, $without->(split ' ', $_) ] } qw(TIME GET SET PEXPIRE ZADD), 'SETRANGE PTTL DEL';
+	set_nodes(map { $_->[1] } @cases);
+	foreach my $case (@cases)
+	{
+		wait_until(sub { $reasons->($case) =~ /^$case->[0]$/ }, "refused: $case->[0]");
+	}
+	wait_until(
+		sub {
+			$result = $s->run("SELECT redlock_try('job')");
+			return $result->{detail} =~ /$cases[0][0]/;
+		},
+		'an error says so');
+	like($result->{hint}, qr/^Restore the command in the node's configuration, or name another server in redlock\.nodes\./, '... and what to do');
+
 	# a node votes once its user has the right, and the log says so
 	my ($node, $url) = $may_not->('-evalsha');
 	set_nodes($url);

@@ -383,6 +383,7 @@ explain_error(Question what, const redisReply *reply)
 {
 	static char fault[SCRIPT_TEXT_MAX + 1];
 	char end[64] = "";
+	char names[SCRIPT_TEXT_MAX - 64];
 
 	if (begins_with(reply->str, "ERR unknown command") ||
 		begins_with(reply->str, "ERR unknown subcommand"))
@@ -390,6 +391,13 @@ explain_error(Question what, const redisReply *reply)
 		snprintf(fault, sizeof(fault), "it has no command %s, which a node needs (%s)",
 				 needs[what].command,
 				 needs[what].lua ? "renamed, or a server without Lua" : "renamed");
+		return fault;
+	}
+	if (what == ASK_MARKER && begins_with(reply->str, LUA_MISSING " "))
+	{
+		text_to_printable(names, sizeof(names), reply->str + strlen(LUA_MISSING " "),
+						  reply->len - strlen(LUA_MISSING " "));
+		snprintf(fault, sizeof(fault), "it has no command %s, which a node needs (renamed)", names);
 		return fault;
 	}
 	if (begins_with(reply->str, "ERR Could not find scripting engine"))

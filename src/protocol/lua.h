@@ -188,6 +188,9 @@ typedef char counter_keep_has_parts[LUA_COUNTER_KEEP_MS == LUA_CLOCK_BOUND_US / 
 #define LUA_FORGOT "FORGOT"
 #define LUA_AHEAD "AHEAD"
 
+/* the error of the marker's script begins with this; names of commands follow */
+#define LUA_MISSING "MISSING"
+
 /* the first words of commands; [1]: in shared mode */
 extern const char *const lua_command_name[2][CORE_OP_RELEASE + 1];
 

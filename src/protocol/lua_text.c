@@ -611,6 +611,17 @@ const char lua_script[] =
 	"return arguments\n";
 
 const char lua_marker_script[] =
+	"local missing = ''\n"
+	"for command in string.gmatch('TIME GET SET SETRANGE PTTL PEXPIRE DEL EXISTS HSET HGET HDEL HGETALL'\n"
+	".. ' ZADD ZREM ZSCORE ZRANGE ZRANGEBYSCORE ZRANGEBYLEX', '%u+') do\n"
+	"local reply = redis.pcall(command)\n"
+	"if type(reply) == 'table' and reply.err and string.find(string.lower(reply.err), 'unknown .-command') then\n"
+	"missing = missing .. ' ' .. command\n"
+	"end\n"
+	"end\n"
+	"if missing ~= '' then\n"
+	"return redis.error_reply(" TEXT(LUA_MISSING) " .. missing)\n"
+	"end\n"
 	"local time = redis.call('TIME')\n"
 	"local now = time[1] * 1000000 + time[2]\n"
 	"local marker = redis.call('GET', " TEXT(LUA_MARKER) ")\n"

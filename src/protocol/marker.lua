@@ -11,7 +11,21 @@
 --
 -- Returns the marker; 0: no loss, 1: a loss less than max_ttl ago, 2: an earlier loss; and three
 -- texts: the rights that the user lacks for each lock, for shared locks and permits, and for the
--- list of hosts.  Such a text is like "+pexpire +del", or ''.
+-- list of hosts.  Such a text is like "+pexpire +del", or ''.  If the node lacks commands, perhaps
+-- by rename-command, returns an error: LUA_MISSING and the commands.
+
+-- Each call lacks its arguments, so changes nothing.  The error's words differ between servers.
+local missing = ''
+for command in string.gmatch('TIME GET SET SETRANGE PTTL PEXPIRE DEL EXISTS HSET HGET HDEL HGETALL'
+	.. ' ZADD ZREM ZSCORE ZRANGE ZRANGEBYSCORE ZRANGEBYLEX', '%u+') do
+	local reply = redis.pcall(command)
+	if type(reply) == 'table' and reply.err and string.find(string.lower(reply.err), 'unknown .-command') then
+		missing = missing .. ' ' .. command
+	end
+end
+if missing ~= '' then
+	return redis.error_reply(LUA_MISSING .. missing)
+end
 
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]

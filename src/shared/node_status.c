@@ -13,6 +13,8 @@
 #define PASSWORD_STEP "Correct the user and password in redlock.nodes, and reload."
 #define SERVER_STEP                                                                                \
 	"Name an independent server in redlock.nodes, neither a replica nor part of a cluster."
+#define COMMAND_STEP                                                                               \
+	"Restore the command in the node's configuration, or name another server in redlock.nodes."
 
 #define IN_DOUBT "it started lately, and another host has not named it since"
 #define VOTES_NOW "no answer yet; until a moment ago its vote did not count"
@@ -43,7 +45,7 @@ static const struct
 	{"READONLY", SERVER_STEP},
 	{"it runs in ", SERVER_STEP},
 	{"it is a server without Lua", SERVER_STEP},
-	{"it has no command", SERVER_STEP},
+	{"it has no command", COMMAND_STEP},
 	{"it is the same server as node", "List each server once in redlock.nodes, and reload."},
 	{"the server has no shared memory",
 	 "Free shared memory of this server, as in /dev/shm; the broker tries again."},
