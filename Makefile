@@ -184,7 +184,7 @@ test/unit/local_inspect_test: src/protocol/local_inspect.c src/protocol/local_no
 test/unit/local_notes_test: src/protocol/local_notes.c src/protocol/run_note.c src/protocol/words.c
 test/unit/local_names_test: src/protocol/local_names.c src/protocol/local_node.c
 test/unit/local_node_test: src/protocol/local_node.c
-test/unit/node_status_test: src/shared/node_status.c test/unit/server.c
+test/unit/node_status_test: src/shared/node_status.c test/unit/server.c $(CORE_FILES)
 test/unit/lost_vote_test: src/protocol/guard.c src/protocol/local_node.c $(CORE_FILES)
 test/unit/overlap_test: src/protocol/overlap.c $(CORE_FILES)
 test/unit/pattern_test: src/protocol/pattern.c

@@ -1,9 +1,9 @@
 # Messages and hints about a node that does not vote.
 #
 # Protects from: texts of nodes with noise of a script, or with two full stops; the same hint for
-# all causes when the cause is known; a node refused for a passing reason; an error of a former
-# password staying; a state flickering; a session hearing of a session ahead, but not of which
-# session.
+# all causes when the cause is known; advice to try again while most nodes are down; a node refused
+# for a passing reason; an error of a former password staying; a state flickering; a session hearing
+# of a session ahead, but not of which session.
 
 use strict;
 use warnings;
@@ -55,6 +55,20 @@ sub no_quorum
 		"$what: the error says why, and what to do") or diag "$result->{message}\n$result->{detail}\n$result->{hint}";
 	unlike($result->{detail}, qr/\.\.|\?\.|user_script/, "$what: without noise");
 	return;
+}
+
+# ---- most nodes are down at the start ----
+
+{
+	my @down = map { 'redis://127.0.0.1:' . PostgreSQL::Test::Cluster::get_free_port() } 1, 2;
+	my $new = redlock_cluster('new', nodes => [ $good, @down ], conf => $conf, ready => 1);
+
+	ok($new->poll_query_until('postgres', "SELECT count(*) = 2 FROM redlock_nodes WHERE last_error ~ '^could not connect'"), 'two nodes are down');
+	my $result = psql_result($new, "SELECT redlock_acquire('job', wait => '0')");
+	is($result->{state}, '08006', 'there is no quorum');
+	like($result->{detail}, qr/: could not connect: Connection refused\b.*: could not connect: Connection refused\b/, 'the error says why');
+	like($result->{hint}, qr/^See the view redlock_nodes, or call redlock_diagnose\(\)\. A quorum is a majority/, '... and does not advise a mere retry');
+	$new->stop;
 }
 
 # ---- a database that does not exist ----

@@ -431,7 +431,8 @@ request_fail_unreachable(const LockRequest *request, int index, char *nodes)
 										  request->terms.ttl_ms),
 			 advice[0] != '\0'
 				 ? errhint("%s See the view redlock_nodes, or call redlock_diagnose().", advice)
-			 : !lease_table->standing.begun && lease_table->standing.says != HOST_WARNS
+			 : !lease_table->standing.begun && lease_table->standing.says != HOST_WARNS &&
+					 node_status_may_have_quorum()
 				 ? errhint("Try again: this host is still asking the nodes whether other hosts "
 						   "have the same settings. See the views redlock_nodes and redlock_hosts.")
 				 : errhint("See the view redlock_nodes, or call redlock_diagnose(). A quorum is a "

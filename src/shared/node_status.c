@@ -162,6 +162,27 @@ node_status_listed(void)
 	return false;
 }
 
+bool
+node_status_may_have_quorum(void)
+{
+	core_lists lists = {0};
+	core_mask within_reach = 0;
+
+	for (int i = 0; i < CORE_NODES_MAX; i++)
+	{
+		NodeStatus status;
+
+		if (!node_status_copy(i, &status))
+			continue;
+		lists.now |= status.now ? CORE_BIT(i) : 0;
+		lists.next |= status.next ? CORE_BIT(i) : 0;
+		/* each new attempt keeps the error of the last attempt */
+		if (status.last_error[0] == '\0' || strcmp(status.state, "ready") == 0)
+			within_reach |= CORE_BIT(i);
+	}
+	return core_has_quorum(lists, within_reach);
+}
+
 char *
 node_status_explain(core_mask yes, core_mask denying, core_mask silent)
 {

@@ -88,6 +88,12 @@ extern bool node_status_copy(int node, NodeStatus *copy);
 /* Is a list of nodes in force? */
 extern bool node_status_listed(void);
 
+/*
+ * May a quorum be within reach?  False while too many nodes refuse this host, or have failed and
+ * are not ready again.
+ */
+extern bool node_status_may_have_quorum(void);
+
 /* Why the node gives no vote, as a part of a sentence; palloc'd. */
 extern char *node_status_silence(const NodeStatus *status);
 

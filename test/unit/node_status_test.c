@@ -4,8 +4,8 @@
  *		about each node's vote on a lease.
  *
  * Protects from: a user name or a password of a node in a backend's memory or in a message; a copy
- * of a half written state; an explanation missing a node, naming a node without a vote, or giving
- * an unrelated error.
+ * of a half written state; a quorum within reach while most nodes are down; an explanation missing
+ * a node, naming a node without a vote, or giving an unrelated error.
  */
 #include "postgres.h"
 
@@ -206,6 +206,34 @@ test_explanation(void)
 	explains(0, 0, CORE_BIT(1), "", "nor alone");
 }
 
+/* ---- a quorum within reach ---- */
+
+static void
+test_quorum(void)
+{
+	begin();
+	for (int i = 0; i < CORE_NODES_MAX; i++)
+	{
+		node_status[i].now = i < 3;
+		node_status[i].in_use = i < 6;
+		strcpy(node_status[i].state, "connecting");
+	}
+	ok(node_status_may_have_quorum(), "nodes that have not been tried may be within reach");
+	strcpy(node_status[0].last_error, "could not connect: Connection refused");
+	ok(node_status_may_have_quorum(), "one of three failed");
+	strcpy(node_status[1].last_error, "WRONGPASS");
+	ok(!node_status_may_have_quorum(), "two of three failed, and are tried again");
+	strcpy(node_status[1].state, "ready");
+	ok(node_status_may_have_quorum(), "an error of before it was ready tells nothing");
+
+	for (int i = 3; i < 6; i++)
+		node_status[i].next = true;
+	ok(node_status_may_have_quorum(), "nor has the next list failed");
+	strcpy(node_status[3].last_error, "broken");
+	strcpy(node_status[4].last_error, "broken");
+	ok(!node_status_may_have_quorum(), "the next list needs a quorum, too");
+}
+
 /* ---- what to do ---- */
 
 static void
@@ -268,6 +296,7 @@ main(void)
 {
 	test_copy();
 	test_explanation();
+	test_quorum();
 	test_advice();
 	return tap_done();
 }
