@@ -52,6 +52,27 @@ sub has_counted
 	$_->kill9 foreach @nodes;
 }
 
+# ---- nodes that forbid the channels of locks ----
+
+{
+	my @nodes = redis_nodes(3);
+
+	$_->cli(qw(ACL SETUSER default resetchannels &redlock:?host:*)) foreach @nodes;
+	my ($host_a, $host_b) = map { redlock_cluster("locks_$_", nodes => \@nodes, conf => "redlock.ttl = '60s'") } qw(a b);
+	my ($on_a, $on_b) = map { session($_) } $host_a, $host_b;
+	my $refusals = sub { $nodes[0]->cli(qw(INFO commandstats)) =~ /cmdstat_subscribe:.*rejected_calls=(\d+)/ ? $1 : 0 };
+
+	$on_a->query("SELECT redlock_acquire('job', scope => 'session')");
+	$on_b->send("SELECT redlock_acquire('job', scope => 'session') > 0");
+	wait_until(sub { $refusals->() >= 4 }, 'a waiter subscribes to the lock again and again');
+	is(scalar(() = slurp_file($host_b->logfile) =~ /@{[$_->address]} does not let us subscribe: NOPERM/g), 1, '... and the log says once that it may not') foreach @nodes;
+	$on_a->query("SELECT redlock_release('job')");
+	is($on_b->result->{out}, 't', 'it gets the lock by asking');
+	$_->quit foreach $on_a, $on_b;
+	$_->stop foreach $host_a, $host_b;
+	$_->kill9 foreach @nodes;
+}
+
 # ---- nodes that evict keys ----
 
 {

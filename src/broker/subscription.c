@@ -23,7 +23,11 @@ static Driver *driver;
  * NULL.
  */
 static core_mask **told_permits;
-static core_mask deaf_to_us; /* logged: these nodes refuse subscriptions */
+
+/* logged: these nodes refuse subscriptions */
+static core_mask deaf_to_us;
+static core_mask deaf_to_locks; /* of these: nodes that refused a lock's channel, not our own */
+static core_mask own_confirmed; /* nodes that confirmed our own channel in this connection */
 
 static bool hears(const Lease *lease);
 static void say_by(core_mask nodes, int argc, const char **argv, const size_t *argvlen,
@@ -80,7 +84,14 @@ subscription_open(int node, int64 now_us)
 Lease *
 subscription_confirmed(const RedisNode *node, const char *channel, size_t len)
 {
-	deaf_to_us &= ~CORE_BIT(node->index - NODE_SUBSCRIBER);
+	core_mask bit = CORE_BIT(node->index - NODE_SUBSCRIBER);
+	bool is_own = subscription_is_own(channel, len);
+
+	/* each connection begins with our own channel, which says nothing of those of locks */
+	if (is_own)
+		own_confirmed |= bit;
+	if (!is_own || !(deaf_to_locks & bit))
+		deaf_to_us &= ~bit;
 	return subscription_lease(channel, len);
 }
 
@@ -199,12 +210,14 @@ subscription_on_change(RedisNode *node, int64 now_us)
 	if (node->state == NODE_REFUSED && !(deaf_to_us & bit))
 	{
 		deaf_to_us |= bit;
+		deaf_to_locks = own_confirmed & bit ? deaf_to_locks | bit : deaf_to_locks & ~bit;
 		ereport(LOG, (errmsg("redlock node %s does not let us subscribe: %s", node->url.address,
 							 node->error),
 					  errdetail("Waiting sessions poll the nodes."),
 					  errhint("If the user in the URL lacks rights, grant them: see \"At the "
 							  "nodes\" in docs/how-to/permissions.md.")));
 	}
+	own_confirmed &= ~bit;
 	if (node->state == NODE_READY)
 	{
 		char own[SCRIPT_CHANNEL_SIZE];
