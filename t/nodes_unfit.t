@@ -3,12 +3,13 @@
 #
 # Protects from: votes, or renewals that count, of nodes that evict locks when memory is short,
 # found at the start or later (invariant 1); a full node without a message; a log filled by one
-# node's trouble.
+# node's trouble; a host that misses the messages of other hosts, and does not tell.
 
 use strict;
 use warnings;
 
 use HostileNode;
+use IO::Socket::INET;
 use PostgreSQL::Test::Utils;
 use RedlockTest;
 use Test::More;
@@ -70,6 +71,30 @@ sub has_counted
 	is($on_b->result->{out}, 't', 'it gets the lock by asking');
 	$_->quit foreach $on_a, $on_b;
 	$_->stop foreach $host_a, $host_b;
+	$_->kill9 foreach @nodes;
+}
+
+# ---- nodes without room for the connection of messages ----
+
+{
+	my @nodes = redis_nodes(3);
+	my $host = redlock_cluster('no_room', nodes => \@nodes, conf => "redlock.ttl = '60s'");
+	my %own = map { $_ => IO::Socket::INET->new('127.0.0.1:' . $_->port) } @nodes;
+	my $ask = sub { my $own = $own{ $_[0] }; print $own "$_[1]\r\n"; $own->flush; return scalar <$own> };
+	my $found = sub { $host->safe_psql('postgres', "SELECT count(*) FROM redlock_diagnose() d WHERE d::text ~ 'does not let this host subscribe.*$_[0]'") };
+
+	# the host's connection for commands, and that of the test
+	foreach my $node (@nodes)
+	{
+		wait_until(sub { $ask->($node, 'CONFIG SET maxclients 2') =~ /^\+OK/ }, 'a node gets room for two clients');
+		$ask->($node, 'CLIENT KILL TYPE pubsub');
+	}
+	wait_until(sub { $found->('Raise maxclients of the node, or close other connections to it\\.') == 3 }, 'redlock_diagnose names maxclients');
+	is(scalar(() = slurp_file($host->logfile) =~ /@{[$_->address]} does not let us subscribe: ERR max number of clients reached\n.*\n.*HINT:  Raise maxclients/g), 1, 'so does the log, once') foreach @nodes;
+	is(psql_result($host, "SELECT redlock_try('job')")->{out}, 't', 'the nodes vote');
+	$ask->($_, 'CONFIG SET maxclients 100') foreach @nodes;
+	wait_until(sub { $found->('') == 0 }, 'when there is room the host subscribes');
+	$host->stop;
 	$_->kill9 foreach @nodes;
 }
 

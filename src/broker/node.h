@@ -182,6 +182,9 @@ node_is_first_tried(const RedisNode *node, int64 now_us)
 		   (node_is_tried(node) || (node->state == NODE_BACKING_OFF && node->untried > 0));
 }
 
+/* Does the error say that the node has no room for one more connection? */
+extern bool node_is_full_of_clients(const char *error);
+
 /* Has the connection broken for the first time since the node was on duty? */
 static inline bool
 node_is_back_soon(const RedisNode *node)

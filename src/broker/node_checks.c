@@ -172,8 +172,9 @@ node_on_handshake(RedisNode *node, const redisReply *reply, int64 now_us)
 
 	if (fault != NULL)
 	{
+		/* a host works on without messages, so a lack of room for them must be told */
 		bool passing = begins_with(fault, "LOADING") || begins_with(fault, "BUSY") ||
-					   begins_with(fault, "ERR max number of clients");
+					   (node_is_full_of_clients(fault) && !node_is_subscriber(node));
 
 		node_fail(node, passing ? NODE_BACKING_OFF : NODE_REFUSED, fault, now_us);
 		return;
@@ -407,6 +408,12 @@ explain_error(Question what, const redisReply *reply)
 	text_of_node(fault, sizeof(fault) - strlen(end), reply->str, reply->len);
 	strlcat(fault, end, sizeof(fault));
 	return fault;
+}
+
+bool
+node_is_full_of_clients(const char *error)
+{
+	return begins_with(error, "ERR max number of clients");
 }
 
 /* Does the reply say that our user lacks a right? */

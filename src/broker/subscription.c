@@ -203,10 +203,12 @@ void
 subscription_on_change(RedisNode *node, int64 now_us)
 {
 	core_mask bit = CORE_BIT(node->index - NODE_SUBSCRIBER);
+	NodeDeaf deaf = node->state != NODE_REFUSED            ? NODE_SENDS
+					: node_is_full_of_clients(node->error) ? NODE_IS_FULL
+														   : NODE_DENIES;
 
 	if (node->state == NODE_REFUSED || node->state == NODE_READY)
-		pg_atomic_write_u32(&node_status[node->index - NODE_SUBSCRIBER].deaf,
-							node->state == NODE_REFUSED);
+		pg_atomic_write_u32(&node_status[node->index - NODE_SUBSCRIBER].deaf, deaf);
 	if (node->state == NODE_REFUSED && !(deaf_to_us & bit))
 	{
 		deaf_to_us |= bit;
@@ -214,8 +216,7 @@ subscription_on_change(RedisNode *node, int64 now_us)
 		ereport(LOG, (errmsg("redlock node %s does not let us subscribe: %s", node->url.address,
 							 node->error),
 					  errdetail("Waiting sessions poll the nodes."),
-					  errhint("If the user in the URL lacks rights, grant them: see \"At the "
-							  "nodes\" in docs/how-to/permissions.md.")));
+					  errhint("%s", node_status_deaf_step(deaf))));
 	}
 	own_confirmed &= ~bit;
 	if (node->state == NODE_READY)

@@ -16,6 +16,8 @@
 #define COMMAND_STEP                                                                               \
 	"Restore the command in the node's configuration, or name another server in redlock.nodes."
 
+#define CLIENTS_STEP "Raise maxclients of the node, or close other connections to it."
+
 #define IN_DOUBT "it started lately, and another host has not named it since"
 #define VOTES_NOW "no answer yet; until a moment ago its vote did not count"
 
@@ -55,8 +57,7 @@ static const struct
 	{"OOM", "Raise maxmemory of the node, or remove other data from the node."},
 	{"MISCONF", "See the node's log for the failed write to disk."},
 	{"NOREPLICAS", "Start the replicas of the node, or set its min-replicas-to-write to 0."},
-	{"ERR max number of clients",
-	 "Raise maxclients of the node, or close other connections to it."},
+	{"ERR max number of clients", CLIENTS_STEP},
 	{"BUSY", "Wait until the slow script on the node has ended, or end it by SCRIPT KILL there."},
 	{"AHEAD of the clock", "Correct the clock of this host or of the node."},
 	{"its maxmemory-policy",
@@ -254,6 +255,14 @@ node_status_advise(core_mask silent)
 		appendStringInfo(&text, "%sTry again when the quarantine is over.",
 						 text.len > 0 ? " " : "");
 	return text.data;
+}
+
+const char *
+node_status_deaf_step(NodeDeaf deaf)
+{
+	return deaf == NODE_IS_FULL ? CLIENTS_STEP
+								: "If the user in the URL lacks rights, grant them: see \"At the "
+								  "nodes\" in docs/how-to/permissions.md.";
 }
 
 const char *

@@ -43,6 +43,14 @@ typedef enum NodeList
 	NODE_LIST_IN_DOUBT /* told; another host may mean another node: no vote yet */
 } NodeList;
 
+/* Does the node send messages of other hosts? */
+typedef enum NodeDeaf
+{
+	NODE_SENDS,
+	NODE_DENIES, /* it refuses subscriptions, perhaps for lack of rights */
+	NODE_IS_FULL /* it has no room for the connection */
+} NodeDeaf;
+
 /* The node index is the place in the array, and the bit in a core_mask. */
 typedef struct NodeStatus
 {
@@ -62,7 +70,7 @@ typedef struct NodeStatus
 	GuardMemory guard;
 	pg_atomic_uint32 list_of_hosts;  /* NodeList */
 	pg_atomic_uint64 told_us;        /* when the list last became NODE_LIST_TOLD; 0: never */
-	pg_atomic_uint32 deaf;           /* 1: the node refuses subscriptions */
+	pg_atomic_uint32 deaf;           /* NodeDeaf */
 	pg_atomic_uint64 clock_ahead_us; /* node's wall clock less this host's; or NODE_CLOCK_UNKNOWN */
 	pg_atomic_uint64 rtt_us;         /* smoothed; 0: unknown */
 	pg_atomic_uint64 memory_used;    /* bytes; 0: not told */
@@ -102,6 +110,9 @@ extern NodeList node_status_list(const NodeStatus *status);
 
 /* Returns sentences that advise a person how to get votes from the node; NULL: none is known. */
 extern const char *node_status_step(const NodeStatus *status);
+
+/* How a person gets messages from such a node; not for NODE_SENDS. */
+extern const char *node_status_deaf_step(NodeDeaf deaf);
 
 /*
  * Describes the answers of these nodes for a lease, and the reasons of the silent nodes, as a part

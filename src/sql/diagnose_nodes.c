@@ -415,6 +415,7 @@ diagnose_rights(Diagnosis *diagnosis)
 	{
 		NodeStatus *status = next_node(diagnosis, &at);
 		const char *address;
+		NodeDeaf deaf;
 
 		if (status == NULL)
 			break;
@@ -432,13 +433,13 @@ diagnose_rights(Diagnosis *diagnosis)
 				diagnosis, DIAGNOSE_WARNING,
 				psprintf("The user of node %s lacks rights for the list of hosts.", address),
 				psprintf("Grant the user in the URL %s.", status->facts.lacks_for_hosts));
-		if (pg_atomic_read_u32(&status->deaf) != 0)
+		deaf = pg_atomic_read_u32(&status->deaf);
+		if (deaf != NODE_SENDS)
 			diagnose_add(diagnosis, DIAGNOSE_WARNING,
 						 psprintf("Node %s does not let this host subscribe: waiting sessions poll "
 								  "the node.",
 								  address),
-						 "If the user in the URL lacks rights, grant them: see \"At the nodes\" in "
-						 "docs/how-to/permissions.md.");
+						 node_status_deaf_step(deaf));
 	}
 	return nodes > 0 ? psprintf("Nodes whose users have the rights for locks, lists of hosts and "
 								"messages: %d of %d.",
