@@ -1,9 +1,9 @@
 # Nodes by each kind of address: IPv6, Unix sockets, names with several addresses, and names that
 # lead to another server, as names of rented nodes do after a failover.
 #
-# Protects from: an address never tried; a node staying away after its name has changed, or
-# hanging at the former server; a server taking over, and voting without its predecessor's grants
-# (invariants 1 and 8).
+# Protects from: an address never tried; an unreachable address hiding the reason of a server that
+# refuses; a node staying away after its name has changed, or hanging at the former server; a server
+# taking over, and voting without its predecessor's grants (invariants 1 and 8).
 #
 # A library fakes the answers of the name service, see test/hostile/faults.c.  All nodes listen on
 # addresses of the loopback interface.
@@ -150,7 +150,31 @@ sub is_used { return $_[0]->cli(qw(INFO clients)) =~ /connected_clients:([2-9])/
 	wait_until(sub { $asked->() >= 6 }, 'addresses that fail are tried again and again');
 	my $lines = () = slurp_file($host->logfile) =~ /LOG:  redlock node wrong\.invalid/g;
 	cmp_ok($lines, '<', $asked->(), 'the log does not tell each time');
+
+	# the view shows the reason of the server that answers, in each order of the addresses
+	foreach my $order ([ 'wrong', '127.0.0.3', '127.0.0.11' ], [ 'last', '127.0.0.11', '127.0.0.3' ])
+	{
+		my ($name, @addresses) = @$order;
+		my $address = "$name.invalid:$port";
+		my %seen;
+
+		set_name("$name.invalid", @addresses);
+		set_nodes(@nodes, $by->("$name.invalid"));
+		wait_for_node($address, "state = 'refused' AND last_error ~ '^it is a replica'", "$name: refused");
+		my ($since, $before) = (view($address, 'since'), $asked->());
+		my $s = session($host);
+		wait_until(
+			sub {
+				$seen{ $s->query("SELECT state || ': ' || last_error FROM redlock_nodes WHERE node = '$address'") } = 1 foreach 1 .. 50;
+				return $asked->() >= $before + 4;
+			},
+			"$name: ... again and again");
+		is(join(', ', keys %seen), 'refused: it is a replica; a node must be an independent server', "$name: ... and always shown so");
+		is(view($address, 'since'), $since, "$name: ... since the first time");
+		$s->quit;
+	}
 	$replica->kill9;
+	wait_for_node("last.invalid:$port", "state <> 'refused' AND last_error ~ '^could not connect'", 'when that server is gone its reason goes');
 
 	# the addresses come in another order each time, and lead to the same server
 	append_to_file("$faults/rotated-names", '');

@@ -63,6 +63,8 @@ static void check_connection(RedisNode *node, int64 now_us);
 static void get_ready(RedisNode *node, const char *error);
 static void drop(RedisNode *node);
 static void count_failure(const RedisNode *node, NodeState state, const char *error);
+static const char *fail_at_address(RedisNode *node, NodeState *state, const char *error,
+								   bool has_others);
 
 void
 node_init(const NodeHandler *handler)
@@ -152,6 +154,7 @@ node_reopen(RedisNode *node, const NodeUrl *url, int64 now_us)
 	node_fail(node, NODE_BACKING_OFF, is_same_user ? NULL : "", now_us);
 	node->url = *url;
 	node->failures = 0;
+	node->refused = node->was_refused = false;
 	start(node, now_us);
 }
 
@@ -257,6 +260,8 @@ resolving_on_time(RedisNode *node, int64 now_us, int64 looked_us)
 		case RESOLVER_DONE:
 			node->addresses = node->untried = answer.addresses;
 			node->next_address = 0;
+			node->was_refused = node->refused;
+			node->refused = false;
 			memcpy(node->address, answer.address, sizeof(node->address));
 			connect_to(node, now_us);
 			return node_on_time(node, now_us, looked_us);
@@ -494,6 +499,7 @@ void
 node_begin_duty(RedisNode *node, int64 now_us)
 {
 	node->made_in_us = now_us - node->began_us;
+	node->refused = node->was_refused = false;
 	node->check_at_us = now_us - now_us % CHECK_US + CHECK_US;
 	node->pinged_us = 0;
 	if (!node_is_subscriber(node) && !guard_may_vote(node->guard, now_us))
@@ -550,6 +556,27 @@ count_failure(const RedisNode *node, NodeState state, const char *error)
 }
 
 /*
+ * Chooses the error that people see, when one of several addresses fails.  The addresses fail in
+ * turn, again and again, so their errors would alternate, in the view and in the log.  A refusal
+ * counts most: a server has answered.  Otherwise the error of the last address counts.  Returns
+ * NULL to keep the error before.
+ */
+static const char *
+fail_at_address(RedisNode *node, NodeState *state, const char *error, bool has_others)
+{
+	if (*state == NODE_REFUSED)
+		node->refused = true;
+	else if (*state == NODE_BACKING_OFF && (node->refused || (has_others && node->was_refused)))
+	{
+		*state = NODE_REFUSED;
+		return NULL;
+	}
+	else if (*state == NODE_BACKING_OFF && has_others)
+		return NULL;
+	return error;
+}
+
+/*
  * Closes the connection.  An unanswered command may have been executed, or may be executed later;
  * the handler receives each one.
  */
@@ -560,6 +587,8 @@ node_fail(RedisNode *node, NodeState state, const char *error, int64 now_us)
 	bool has_others = node->connection != NULL && !node_is_on_duty(node) && node->untried > 0;
 
 	count_failure(node, state, error);
+	if (node->connection != NULL && !node_is_on_duty(node) && node->addresses > 1)
+		error = fail_at_address(node, &state, error, has_others);
 	drop(node);
 	if (!node_is_subscriber(node))
 		node->batch->count = node->batch->len = 0;

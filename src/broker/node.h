@@ -130,6 +130,8 @@ typedef struct RedisNode
 	int next_address;    /* the next one to try */
 	int used_address;    /* address of the connection */
 	int failures;        /* failures in a row */
+	bool refused;        /* an address has refused us since the last lookup of the name */
+	bool was_refused;    /* ... or between the two lookups before */
 	int64 deadline_us;   /* RESOLVING; then one for CONNECTING and HANDSHAKE together */
 	int64 resolve_by_us; /* RESOLVING: nobody waits for the lookup any longer */
 	int64 retry_at_us;   /* BACKING_OFF, REFUSED */
