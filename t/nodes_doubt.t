@@ -171,6 +171,32 @@ SKIP:
 	$host->stop;
 }
 
+# ---- a node that closes each connection after the handshake ----
+
+{
+	my @redis = map { redis_node() } 1 .. 5;
+	my ($late, $early) = map { HostileNode->new($_) } @redis[ 3, 4 ];
+	my $host = redlock_cluster('late', nodes => [ @redis[ 0 .. 2 ], $late, $early ], conf => "redlock.ttl = '60s'");
+	my $s = session($host);
+	my $handshakes = sub { $_[0]->cli(qw(INFO commandstats)) =~ /^cmdstat_config(?:\|get)?:calls=(\d+)/m ? $1 : 0 };
+
+	# a node that closes in the handshake is the measure
+	repeat($s, "PERFORM redlock_acquire('a'); PERFORM pg_sleep(0.01)");
+	$late->obey([ '^EVALSHA', 'close' ]);
+	$early->obey([ '^(?:NO )?EVALSHA', 'close' ]);
+	my @before = map { $handshakes->($_) } @redis[ 3, 4 ];
+	wait_until(sub { $handshakes->($redis[4]) >= $before[1] + 20 }, 'a node that closes in the handshake is tried again and again');
+	my $late_ones = $handshakes->($redis[3]) - $before[0];
+	my $early_ones = $handshakes->($redis[4]) - $before[1];
+	note("$late_ones and $early_ones handshakes");
+	cmp_ok($late_ones, '>', 5, 'so is a node that closes at the first command after it');
+	cmp_ok($late_ones, '<', 2 * $early_ones, '... not much more often');
+	end_repeats($host);
+	$s->result;
+	$s->quit;
+	$host->stop;
+}
+
 # ---- one error for the commands of several locks, some of them executed ----
 
 {

@@ -153,7 +153,7 @@ node_reopen(RedisNode *node, const NodeUrl *url, int64 now_us)
 
 	node_fail(node, NODE_BACKING_OFF, is_same_user ? NULL : "", now_us);
 	node->url = *url;
-	node->failures = 0;
+	node->failures = node->brief_duties = 0;
 	node->refused = node->was_refused = false;
 	start(node, now_us);
 }
@@ -584,6 +584,8 @@ void
 node_fail(RedisNode *node, NodeState state, const char *error, int64 now_us)
 {
 	int64 pause_us;
+	bool was_on_duty = node_is_on_duty(node);
+	int failures;
 	bool has_others = node->connection != NULL && !node_is_on_duty(node) && node->untried > 0;
 
 	count_failure(node, state, error);
@@ -593,10 +595,15 @@ node_fail(RedisNode *node, NodeState state, const char *error, int64 now_us)
 	if (!node_is_subscriber(node))
 		node->batch->count = node->batch->len = 0;
 	node->by_text = false;
+	/* a node may pass each handshake, and close the connection at the first command */
+	if (was_on_duty && now_us - node->began_us - node->made_in_us >= BACKOFF_MAX_US)
+		node->brief_duties = 0;
+	failures = Max(node->failures, node->brief_duties);
 	pause_us = BACKOFF_MAX_US;
-	if (state != NODE_REFUSED && node->failures < 5)
-		pause_us = Min(BACKOFF_MIN_US << node->failures, BACKOFF_MAX_US);
+	if (state != NODE_REFUSED && failures < 5)
+		pause_us = Min(BACKOFF_MIN_US << failures, BACKOFF_MAX_US);
 	node->failures++;
+	node->brief_duties += was_on_duty;
 	node->retry_at_us = now_us;
 	if (!has_others) /* else the next address is tried at once */
 		node->retry_at_us +=

@@ -130,6 +130,7 @@ typedef struct RedisNode
 	int next_address;    /* the next one to try */
 	int used_address;    /* address of the connection */
 	int failures;        /* failures in a row */
+	int brief_duties;    /* connections in a row that broke soon after their handshake */
 	bool refused;        /* an address has refused us since the last lookup of the name */
 	bool was_refused;    /* ... or between the two lookups before */
 	int64 deadline_us;   /* RESOLVING; then one for CONNECTING and HANDSHAKE together */
