@@ -272,6 +272,9 @@ sub restart
 	my $no_auth = $without->('AUTH');
 	set_nodes($no_auth->url(password => 'S3cr3t'));
 	wait_for_node($no_auth, "last_error = 'it has no command AUTH, which a node needs ($named)'", 'a node without AUTH');
+	my $repeats = $fake->([ '^AUTH', 'say', q{-ERR Unknown or disabled command 'AUTH', with args beginning with: 'S3cr3t'\r\n} ]);
+	set_nodes('redis://:S3cr3t@' . $repeats->address);
+	wait_for_node($repeats, "last_error = 'it refuses AUTH, and its text, which has the password, is not shown'", 'a node that repeats the password');
 	unlike(join('', slurp_file($host->logfile), $s->query('TABLE redlock_nodes')), qr/S3cr3t/, 'nothing tells the password');
 
 	# renamed commands that only the scripts call

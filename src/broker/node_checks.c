@@ -68,7 +68,7 @@ static void ask(RedisNode *node, Question what, int argc, const char **argv);
 static const char *find_fault(RedisNode *node, Question what, const redisReply *reply);
 static const char *read_server(RedisNode *node, const redisReply *reply);
 static void read_version(RedisNode *node, const redisReply *reply);
-static const char *explain_error(Question what, const redisReply *reply);
+static const char *explain_error(const RedisNode *node, Question what, const redisReply *reply);
 static bool is_refusal(const redisReply *reply);
 static bool begins_with(const char *text, const char *with);
 static void read_fsync(RedisNode *node, const redisReply *reply);
@@ -282,7 +282,7 @@ find_fault(RedisNode *node, Question what, const redisReply *reply)
 		begins_with(reply->str, "NOSCRIPT"))
 		return NULL; /* NOSCRIPT: our user may call EVALSHA */
 	if (reply->type == REDIS_REPLY_ERROR)
-		return explain_error(what, reply);
+		return explain_error(node, what, reply);
 	switch (what)
 	{
 		case ASK_AUTH:
@@ -377,10 +377,11 @@ read_version(RedisNode *node, const redisReply *reply)
 
 /*
  * Returns the text of an error in the handshake, with the rights that are missing.  The error of
- * an unknown command repeats its arguments, perhaps a password, so it gets a text of ours.
+ * an unknown command repeats its arguments, perhaps a password, so it gets a text of ours.  So does
+ * any other error that repeats the password.
  */
 static const char *
-explain_error(Question what, const redisReply *reply)
+explain_error(const RedisNode *node, Question what, const redisReply *reply)
 {
 	static char fault[SCRIPT_TEXT_MAX + 1];
 	char end[64] = "";
@@ -394,6 +395,9 @@ explain_error(Question what, const redisReply *reply)
 				 needs[what].lua ? "renamed, or a server without Lua" : "renamed");
 		return fault;
 	}
+	if (what == ASK_AUTH && node->url.password[0] != '\0' &&
+		strstr(reply->str, node->url.password) != NULL)
+		return "it refuses AUTH, and its text, which has the password, is not shown";
 	if (what == ASK_MARKER && begins_with(reply->str, LUA_MISSING " "))
 	{
 		text_to_printable(names, sizeof(names), reply->str + strlen(LUA_MISSING " "),

@@ -36,6 +36,7 @@ static const struct
 	{"NOAUTH", PASSWORD_STEP},
 	{"ERR invalid password", PASSWORD_STEP},
 	{"ERR AUTH <password>", PASSWORD_STEP},
+	{"it refuses AUTH", PASSWORD_STEP},
 	{"NOPERM", "Grant the user in the URL the rights that redlock_nodes.last_error names."},
 	{"ERR The user executing the script",
 	 "Grant the user in the URL the missing rights; see ACL LOG on the node."},
