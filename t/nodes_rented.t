@@ -277,6 +277,24 @@ sub restart
 	wait_for_node($repeats, "last_error = 'it refuses AUTH, and its text, which has the password, is not shown'", 'a node that repeats the password');
 	unlike(join('', slurp_file($host->logfile), $s->query('TABLE redlock_nodes')), qr/S3cr3t/, 'nothing tells the password');
 
+	# other answers to AUTH and SELECT
+	foreach my $case ([ '^AUTH', q{ERR wrong number of arguments for 'auth' command}, 'carol:S3cr3t@', '', qr/^Remove the user from the URL, or name a server of Redis 6 or later\./ ],
+		[ '^SELECT', 'ERR SELECT is not allowed in cluster mode', '', '/1', qr/^Name an independent server in redlock\.nodes/ ])
+	{
+		my ($command, $error, $user, $db, $hint) = @$case;
+		my $node = $fake->([ $command, 'say', "-$error\\r\\n" ]);
+		my $result;
+
+		set_nodes("redis://$user" . $node->address . $db);
+		wait_until(
+			sub {
+				$result = $s->run("SELECT redlock_try('job')");
+				return index($result->{detail}, $error) > 0;
+			},
+			"the error says: $error");
+		like($result->{hint}, $hint, '... and the hint what to do');
+	}
+
 	# renamed commands that only the scripts call
 	@cases = map { [ qr/it has no command $_, which a node needs \($named\)/, $without->(split ' ', $_) ] } qw(TIME GET SET PEXPIRE ZADD), 'SETRANGE PTTL DEL';
 	set_nodes(map { $_->[1] } @cases);
