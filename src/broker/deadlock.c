@@ -19,6 +19,7 @@
 #include "broker/timers.h"
 #include "driver/turns.h"
 #include "protocol/probe_budget.h"
+#include "shared/alarm.h"
 #include "shared/host_list.h"
 #include "shared/text.h"
 
@@ -33,8 +34,7 @@
  * probe first follows the wait for the holder.  The queue matters only between two cycles that no
  * session of either cycle can break.  After PATIENT_PROBES probes, a probe also follows the queue
  * (by_queue).  After PATIENCE_US and deadlock_timeout of such probes, every session of a cycle has
- * had time to end its cycle.  Then the broker ends the wait of the session behind in the queue, or
- * of the session ahead, if a reader is behind.
+ * had time to end its cycle.  Then the broker ends the wait behind in the queue.
  */
 #define PATIENT_PROBES 8
 #define PATIENCE_US (3 * PROBE_AGAIN_MAX_US)
@@ -97,6 +97,7 @@ static bool is_asked_for(Lease *lease);
 static uint64 number_of(const Lease *lease);
 static void come_home(ScriptProbe *probe, Lease *lease, int64 now_us);
 static uint64 wait_behind(const ScriptProbe *probe, const Lease *lease);
+static void end_wait_behind(const ScriptProbe *probe, uint64 wait, int64 now_us);
 static char *cycle_text(const ScriptProbe *probe);
 
 void
@@ -508,8 +509,8 @@ come_home(ScriptProbe *probe, Lease *lease, int64 now_us)
 	int64 patience_us = DeadlockTimeout * INT64CONST(1000) + PATIENCE_US;
 	uint64 behind = probe->path.by_queue ? wait_behind(probe, lease) : 0;
 
-	if (behind != 0 && !probe_ends_last(&probe->path))
-		patience_us *= 2;
+	if (probe->path.by_queue && !probe->path.step[probe->path.count - 1].remote)
+		patience_us *= 1 + probe_larger_queues(&probe->path);
 	switch (probe_judge(&wait->memory, &probe->path, now_us, patience_us))
 	{
 		case PROBE_KNOWN:
@@ -520,7 +521,7 @@ come_home(ScriptProbe *probe, Lease *lease, int64 now_us)
 		case PROBE_DEADLOCK:
 			/* if there is no room for the text, the next probe comes */
 			if (behind != 0)
-				(void) lease_tell_gate_deadlock(behind, cycle_text(probe), now_us);
+				end_wait_behind(probe, behind, now_us);
 			else
 				(void) lease_tell_deadlock(lease, cycle_text(probe));
 			break;
@@ -538,10 +539,22 @@ wait_behind(const ScriptProbe *probe, const Lease *lease)
 	PGPROC *process = last > 0 ? BackendPidGetProc(probe->text[last].pid) : NULL;
 	LocalWait wait;
 
-	if (process == NULL || !find_wait(process, &wait) || wait.in_gate || wait.request != lease ||
+	if (process == NULL || !find_wait(process, &wait) || wait.request != lease ||
 		wait.number != probe->path.step[last].wait)
 		return 0;
 	return wait.number;
+}
+
+/* Wakes the session, so that it finds the verdict before the cycle can end in another way. */
+static void
+end_wait_behind(const ScriptProbe *probe, uint64 wait, int64 now_us)
+{
+	PGPROC *process = BackendPidGetProc(probe->text[probe->path.count - 1].pid);
+
+	if (process == NULL || !lease_tell_gate_deadlock(wait, cycle_text(probe), now_us))
+		return;
+	alarm_ring_gate(process->pid);
+	SetLatch(&process->procLatch);
 }
 
 /*

@@ -56,13 +56,17 @@ probe_judge(ProbeMemory *memory, const ProbePath *path, int64_t now_us, int64_t 
 	return PROBE_ONCE;
 }
 
-bool
-probe_ends_last(const ProbePath *path)
+int
+probe_larger_queues(const ProbePath *path)
 {
-	for (int i = 1; i < path->count - 1; i++)
-		if (!path->step[i].remote && is_larger(&path->step[i], &path->step[path->count - 1]))
-			return false;
-	return true;
+	const int last = path->count - 1;
+	int larger = 0;
+
+	for (int i = 1; i < last; i++)
+		if (!path->step[i].remote && path->step[i + 1].host != path->step[i].host &&
+			is_larger(&path->step[i], &path->step[last]))
+			larger++;
+	return larger;
 }
 
 int64_t

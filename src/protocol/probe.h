@@ -88,10 +88,11 @@ extern ProbeVerdict probe_judge(ProbeMemory *memory, const ProbePath *path, int6
 								int64_t patience_us);
 
 /*
- * A path that crosses a queue came home from a wait at the gate behind the sender: is it this wait
- * that ends, and not another wait within a host, whose own queue sees the same cycle?
+ * A path that crosses a queue came home from a local wait in this queue.  Returns how many other
+ * queues of the path see the same cycle, and have a larger wait at their end: the path leaves the
+ * host of each such wait.
  */
-extern bool probe_ends_last(const ProbePath *path);
+extern int probe_larger_queues(const ProbePath *path);
 
 /*
  * The pause of a wait between two probes, at most PROBE_AGAIN_MAX_US. waiting: hosts that wait

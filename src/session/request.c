@@ -49,6 +49,7 @@ static int64 broker_seen_us; /* last sight of a broker, or start of the request 
 static int reserved_gates = 0;
 static bool was_taken;         /* a lock's owner has another gate, or has lost the gate */
 static int64 unasked_since_us; /* start of a wait for another session's unasked request; 0: none */
+static int64 silent_since_us;  /* ... for a request without the nodes' answer */
 static uint64 waiting_at_gate = 0; /* hash of the name at whose gate this session waits, or 0 */
 static const LockRequest *waiting; /* the request that waits there */
 static int free_permit;            /* see request_free_permit */
@@ -98,7 +99,7 @@ request_acquire(const LockRequest *request)
 	free_permit = PERMITS_TAKEN_HERE;
 	request_now.waited_for = -1;
 	asks_nodes = was_taken = false;
-	waits_since_us = unasked_since_us = 0;
+	waits_since_us = unasked_since_us = silent_since_us = 0;
 	broker_seen_us = redlock_clock_us();
 	if (request->count > 1)
 		reserve_gates(request->count);
@@ -337,6 +338,7 @@ ask(const LockRequest *request, int from, int64 deadline_us)
 	LeaseCompany company = request->count - from > 1 ? LEASE_AMONG : LEASE_ALONE;
 	bool opened[SEVERAL_MAX];
 	bool any_opened = false;
+	uint64 deadlock;
 
 	if (parked && lease_gate_changed(request_now.asked[request_now.asked_count].hash))
 		release_from(request_now.asked_count);
@@ -380,6 +382,8 @@ ask(const LockRequest *request, int from, int64 deadline_us)
 			   request->terms.shared);
 	if (request_now.asked_count == request->count)
 		return true;
+	if (parked && (deadlock = lease_parked_deadlock()) != 0)
+		request_fail_deadlock(request, request_now.asked_count, lease_take_gate_cycle(deadlock));
 	check_broker(request);
 	if (request->terms.once && !parked)
 		return true; /* the lease is taken: may_try_again */
@@ -432,8 +436,13 @@ may_wait_for_reader(const LockRequest *request, int index, int64 deadline_us)
 	if (lease_is_unasked(request->names[index].hash))
 		return may_wait_for_broker(request, index, now_us, deadline_us);
 	unasked_since_us = 0;
-	if (!patient && (once || !request->terms.patient) &&
-		(nodes = lease_unanswered(request->names[index].hash)) != NULL)
+	nodes = lease_unanswered(request->names[index].hash);
+	if (nodes == NULL)
+		silent_since_us = 0;
+	else if (silent_since_us == 0)
+		silent_since_us = now_us;
+	if (nodes != NULL &&
+		(once ? !patient : !request->terms.patient && now_us - silent_since_us >= patience_us))
 		request_fail_unreachable(request, index, nodes);
 	return now_us < deadline_us && (!once || patient);
 }

@@ -91,10 +91,20 @@ alarm_ring(int pid)
 	(void) kill(pid, ALARM_SIGNAL);
 }
 
+void
+alarm_ring_gate(int pid)
+{
+	union sigval nothing = {0};
+
+	(void) sigqueue(pid, ALARM_SIGNAL, nothing);
+}
+
 static void
 on_signal(int signal_number, siginfo_t *info, void *context)
 {
-	Alarm *alarm = &alarms[info->si_code == SI_TIMER ? info->si_value.sival_int : ALARM_LOSS];
+	Alarm *alarm = &alarms[info->si_code == SI_TIMER   ? info->si_value.sival_int
+						   : info->si_code == SI_QUEUE ? ALARM_GATE
+													   : ALARM_LOSS];
 	int saved_errno = errno;
 
 	alarm->due_us = PG_INT64_MAX;

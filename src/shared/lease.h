@@ -597,13 +597,16 @@ extern bool lease_has_reader(const Lease *lease, int procno);
 extern uint64 lease_wait_number(int procno, int64 since_us);
 
 /*
- * The broker ends the wait with this number, at a gate, by a deadlock.  The session notices within
- * a second.  Returns false while another session has to notice its own.
+ * The broker ends the wait with this number, at a gate, by a deadlock.  The caller wakes the
+ * session. Returns false while another session has to notice its own.
  */
 extern bool lease_tell_gate_deadlock(uint64 wait, const char *cycle, int64 now_us);
 
 /* Returns the number of this session's wait at a gate if a deadlock ends it, or 0.  Async-safe. */
 extern uint64 lease_gate_deadlock(void);
+
+/* The same of a wait of a reader that is parked in the gate. */
+extern uint64 lease_parked_deadlock(void);
 
 /* Copies the cycle of this wait, palloc'd; empty if it came too late.  Makes room for the next. */
 extern char *lease_take_gate_cycle(uint64 wait);

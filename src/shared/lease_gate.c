@@ -12,7 +12,7 @@
 #include "shared/lease.h"
 #include "shared/lease_internal.h"
 
-/* A victim that has not answered for so long does not wait any more: each second it would look. */
+/* A victim that has not answered for so long does not wait any more. */
 #define GATE_VICTIM_US INT64CONST(10000000)
 
 static bool is_at_gate(Lease *lease, uint64 gate);
@@ -137,6 +137,15 @@ lease_gate_deadlock(void)
 		lease_wait_number(REDLOCK_MY_PROCNO, (int64) pg_atomic_read_u64(&MyProc->waitStart));
 
 	return pg_atomic_read_u64(&lease_table->gate_victim) == wait ? wait : 0;
+}
+
+uint64
+lease_parked_deadlock(void)
+{
+	LeaseParked parked = lease_parked(REDLOCK_MY_PROCNO);
+	uint64 wait = lease_wait_number(REDLOCK_MY_PROCNO, parked.since_us);
+
+	return parked.hash != 0 && pg_atomic_read_u64(&lease_table->gate_victim) == wait ? wait : 0;
 }
 
 char *

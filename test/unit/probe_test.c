@@ -44,11 +44,13 @@ test_gates(void)
 	ProbePath path = {.count = 4,
 					  .step = {{5, 9, true}, {6, 1, false}, {7, 1, true}, {5, 3, false}}};
 
-	ok(!probe_ends_last(&path), "a wait at another gate ends, with a larger number");
+	ok(probe_larger_queues(&path) == 1, "a wait at another gate ends first, with a larger number");
 	path.step[1].host = 4;
-	ok(probe_ends_last(&path), "the last wait ends, whatever the numbers of other hosts' waits");
-	path.step[1] = (ProbeStep){5, 4, false};
-	ok(!probe_ends_last(&path), "of two waits of one host, the larger");
+	ok(probe_larger_queues(&path) == 0,
+	   "the last wait ends, whatever the numbers of smaller hosts");
+	path.step[1] = (ProbeStep){6, 4, false};
+	path.step[2].host = 6;
+	ok(probe_larger_queues(&path) == 0, "a wait for a row is no gate");
 }
 
 #define PATIENCE_US 1000
