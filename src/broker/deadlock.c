@@ -9,6 +9,7 @@
 #include "lib/ilist.h"
 #include "lib/stringinfo.h"
 #include "miscadmin.h"
+#include "storage/lwlock.h"
 #include "storage/proc.h"
 #include "storage/procarray.h"
 #include "utils/memutils.h"
@@ -549,12 +550,18 @@ wait_behind(const ScriptProbe *probe, const Lease *lease)
 static void
 end_wait_behind(const ScriptProbe *probe, uint64 wait, int64 now_us)
 {
-	PGPROC *process = BackendPidGetProc(probe->text[probe->path.count - 1].pid);
+	PGPROC *process;
 
-	if (process == NULL || !lease_tell_gate_deadlock(wait, cycle_text(probe), now_us))
+	if (!lease_tell_gate_deadlock(wait, cycle_text(probe), now_us))
 		return;
-	alarm_ring_gate(process->pid);
-	SetLatch(&process->procLatch);
+	LWLockAcquire(ProcArrayLock, LW_SHARED); /* keeps the process from ending */
+	process = BackendPidGetProcWithLock(probe->text[probe->path.count - 1].pid);
+	if (process != NULL)
+	{
+		alarm_ring_gate(process->pid);
+		SetLatch(&process->procLatch);
+	}
+	LWLockRelease(ProcArrayLock);
 }
 
 /*

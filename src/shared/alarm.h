@@ -40,7 +40,7 @@ extern int64 alarm_due_us(AlarmPurpose purpose);
  */
 extern void alarm_ring(int pid);
 
-/* Rings the alarm of a process that waits at a gate. */
+/* Rings ALARM_GATE of a process that waits at a gate; otherwise as alarm_ring. */
 extern void alarm_ring_gate(int pid);
 
 #endif /* REDLOCK_ALARM_H */
