@@ -1,7 +1,7 @@
 # Deadlocks across two hosts, where both sessions of the cycle queue behind sessions in no cycle.
 #
-# Protects from: errors in sessions that only stand ahead in the queue, one after another; a cycle
-# that lasts longer with each session ahead; two victims.
+# Protects from: errors in sessions outside of the cycle, one after another; a cycle lasting longer
+# with each session ahead; two victims.
 
 use strict;
 use warnings;
@@ -21,8 +21,8 @@ sub waiting
 	return $host{$host}->safe_psql('postgres', "SELECT count(*) FROM redlock_locks WHERE state IN ('waiting', 'queued')");
 }
 
-# Each host has a session of the cycle, with one lock, that wants the other's lock, in this mode.
-# Sessions that want the same lock stand ahead.
+# Each host has a session of the cycle: it holds one lock, and asks for the lock of the other host
+# in the given mode, behind sessions outside of the cycle.
 sub behind
 {
 	my ($mode) = @_;
@@ -63,7 +63,7 @@ sub behind
 	like($result->{detail}, qr/Process \d+ of server $other waits for redlock "$wants{$other}"; blocked by process $pid of server $victim/,
 		'... and who waits for the victim');
 
-	# All others get their turns, when sessions that have the lock end.
+	# The others get their turns, each at the end of a holder.
 	$member{$_}->query('ROLLBACK') foreach keys %result;
 	my %open = map { $_ => $_ } @ahead, $result{$other} ? () : $member{$other};
 	my @states = map { $_->{state} } grep { defined } $result{$other};

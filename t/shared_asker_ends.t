@@ -1,4 +1,4 @@
-# Readers that wait for a writer of another host, when the session that asks the nodes ends.
+# Readers wait for a writer of another host, and the session asking the nodes ends.
 #
 # Protects from: an error (08006) in the other readers, although all nodes answer.
 

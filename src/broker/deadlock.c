@@ -508,7 +508,7 @@ come_home(ScriptProbe *probe, Lease *lease, int64 now_us)
 {
 	Wait *wait = &waits[lease_index(lease)];
 	int64 patience_us = DeadlockTimeout * INT64CONST(1000) + PATIENCE_US;
-	uint64 behind = probe->path.by_queue ? wait_behind(probe, lease) : 0;
+	uint64 behind;
 
 	if (probe->path.by_queue && !probe->path.step[probe->path.count - 1].remote)
 		patience_us *= 1 + probe_larger_queues(&probe->path);
@@ -520,6 +520,7 @@ come_home(ScriptProbe *probe, Lease *lease, int64 now_us)
 			timers_set(timers, &wait->timer, now_us);
 			break;
 		case PROBE_DEADLOCK:
+			behind = probe->path.by_queue ? wait_behind(probe, lease) : 0;
 			/* if there is no room for the text, the next probe comes */
 			if (behind != 0)
 				end_wait_behind(probe, behind, now_us);
@@ -546,7 +547,7 @@ wait_behind(const ScriptProbe *probe, const Lease *lease)
 	return wait.number;
 }
 
-/* Wakes the session, so that it finds the verdict before the cycle can end in another way. */
+/* Wakes the victim: a late victim would get the error after the end of the cycle. */
 static void
 end_wait_behind(const ScriptProbe *probe, uint64 wait, int64 now_us)
 {

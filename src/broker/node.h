@@ -185,7 +185,7 @@ node_is_first_tried(const RedisNode *node, int64 now_us)
 		   (node_is_tried(node) || (node->state == NODE_BACKING_OFF && node->untried > 0));
 }
 
-/* Does the error say that the node has no room for one more connection? */
+/* Is the error a refusal for lack of room for another connection? */
 extern bool node_is_full_of_clients(const char *error);
 
 /* Has the connection broken for the first time since the node was on duty? */

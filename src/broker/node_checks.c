@@ -172,7 +172,7 @@ node_on_handshake(RedisNode *node, const redisReply *reply, int64 now_us)
 
 	if (fault != NULL)
 	{
-		/* a host works on without messages, so a lack of room for them must be told */
+		/* a host works on without messages: people must hear of a lack of room for messages */
 		bool passing = begins_with(fault, "LOADING") || begins_with(fault, "BUSY") ||
 					   (node_is_full_of_clients(fault) && !node_is_subscriber(node));
 

@@ -87,7 +87,7 @@ subscription_confirmed(const RedisNode *node, const char *channel, size_t len)
 	core_mask bit = CORE_BIT(node->index - NODE_SUBSCRIBER);
 	bool is_own = subscription_is_own(channel, len);
 
-	/* each connection begins with our own channel, which says nothing of those of locks */
+	/* each connection begins with our own channel; a node may allow only this channel */
 	if (is_own)
 		own_confirmed |= bit;
 	if (!is_own || !(deaf_to_locks & bit))
@@ -212,7 +212,7 @@ subscription_on_change(RedisNode *node, int64 now_us)
 	if (node->state == NODE_REFUSED && !(deaf_to_us & bit))
 	{
 		deaf_to_us |= bit;
-		deaf_to_locks = own_confirmed & bit ? deaf_to_locks | bit : deaf_to_locks & ~bit;
+		deaf_to_locks = (deaf_to_locks & ~bit) | (own_confirmed & bit);
 		ereport(LOG, (errmsg("redlock node %s does not let us subscribe: %s", node->url.address,
 							 node->error),
 					  errdetail("Waiting sessions poll the nodes."),

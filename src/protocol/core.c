@@ -399,8 +399,9 @@ last_acquire(const core_lease *lease)
  * Records the holder in the way, and when its key expires.  A majority vote finds the rival
  * (Boyer and Moore, MJRTY, 1981); it needs no memory of each node.
  *
- * Readers are one rival.  A node to which a reader came back by a renewal may not know that this
- * reader's lease may be idle.  The nodes of the reader's grant know, and each majority has one.
+ * Readers are one rival.  A renewal may bring a reader back to a node, without the flag of a lease
+ * that may be idle.  All nodes of the reader's grant have the flag, and each majority has such a
+ * node.
  */
 static void
 on_refusal(core_lease *lease, const core_event *event)

@@ -14,7 +14,7 @@
 -- list of hosts.  Such a text is like "+pexpire +del", or ''.  If the node lacks commands, perhaps
 -- by rename-command, returns an error: LUA_MISSING and the commands.
 
--- Each call lacks its arguments, so changes nothing.  The error's words differ between servers.
+-- A call without arguments changes nothing.  Servers word the error differently.
 local missing = ''
 for command in string.gmatch('TIME GET SET SETRANGE PTTL PEXPIRE DEL EXISTS HSET HGET HDEL HGETALL'
 	.. ' ZADD ZREM ZSCORE ZRANGE ZRANGEBYSCORE ZRANGEBYLEX', '%u+') do

@@ -34,7 +34,7 @@
 #define PROBE_VISITS_FIRST 8
 #define PROBE_WAIT_GONE_US (2 * PROBE_AGAIN_MAX_US)
 
-/* The most waits with an account.  A further wait takes the account heard of least recently. */
+/* The most waits with an account.  A further wait takes the account with the oldest last probe. */
 #define PROBE_ACCOUNTS 1024
 
 typedef struct ProbeAccount

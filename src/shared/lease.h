@@ -598,7 +598,7 @@ extern uint64 lease_wait_number(int procno, int64 since_us);
 
 /*
  * The broker ends the wait with this number, at a gate, by a deadlock.  The caller wakes the
- * session. Returns false while another session has to notice its own.
+ * session.  Returns false while another session has to notice its own.
  */
 extern bool lease_tell_gate_deadlock(uint64 wait, const char *cycle, int64 now_us);
 

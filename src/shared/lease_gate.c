@@ -12,10 +12,12 @@
 #include "shared/lease.h"
 #include "shared/lease_internal.h"
 
-/* A victim that has not answered for so long does not wait any more. */
+/* A silent victim keeps the place of its text for this time, then the next victim gets the place.
+ */
 #define GATE_VICTIM_US INT64CONST(10000000)
 
 static bool is_at_gate(Lease *lease, uint64 gate);
+static uint64 if_victim(int64 since_us);
 
 /*
  * Returns the gate at which sessions of this server queue for a name: the gate of the named lease,
@@ -133,19 +135,24 @@ lease_tell_gate_deadlock(uint64 wait, const char *cycle, int64 now_us)
 uint64
 lease_gate_deadlock(void)
 {
-	uint64 wait =
-		lease_wait_number(REDLOCK_MY_PROCNO, (int64) pg_atomic_read_u64(&MyProc->waitStart));
-
-	return pg_atomic_read_u64(&lease_table->gate_victim) == wait ? wait : 0;
+	return if_victim((int64) pg_atomic_read_u64(&MyProc->waitStart));
 }
 
 uint64
 lease_parked_deadlock(void)
 {
 	LeaseParked parked = lease_parked(REDLOCK_MY_PROCNO);
-	uint64 wait = lease_wait_number(REDLOCK_MY_PROCNO, parked.since_us);
 
-	return parked.hash != 0 && pg_atomic_read_u64(&lease_table->gate_victim) == wait ? wait : 0;
+	return parked.hash != 0 ? if_victim(parked.since_us) : 0;
+}
+
+/* Returns the number of this session's wait since this time if the wait is the victim, or 0. */
+static uint64
+if_victim(int64 since_us)
+{
+	uint64 wait = lease_wait_number(REDLOCK_MY_PROCNO, since_us);
+
+	return pg_atomic_read_u64(&lease_table->gate_victim) == wait ? wait : 0;
 }
 
 char *

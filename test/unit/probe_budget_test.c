@@ -32,7 +32,7 @@ begin(void)
 	memset(&budget, 0, sizeof(budget));
 }
 
-/* A probe arrives, which takes so many looks; returns whether it is accepted. */
+/* A probe arrives, and needs a number of looks.  Returns false if the budget drops the probe. */
 static bool
 probe(const ProbePath *wait, int looks, int64_t now_us)
 {
@@ -43,7 +43,7 @@ probe(const ProbePath *wait, int looks, int64_t now_us)
 	return visits > 0;
 }
 
-/* Sends probes of one look until nothing is left; returns their number. */
+/* Sends probes of one look until nothing is left.  Returns the number of accepted probes. */
 static int
 spend(const ProbePath *wait, int64_t now_us)
 {
@@ -136,7 +136,7 @@ test_accounts(void)
 	ok(others == PROBE_ACCOUNTS - 1 && !has_first, "... of the wait heard of least recently");
 }
 
-/* Probes of the expensive waits arrive, each with as many looks as it may take. */
+/* Probes of the expensive waits arrive, each with as many looks as allowed. */
 static void
 crowd(int from, int to, int64_t now_us)
 {
