@@ -50,6 +50,7 @@ static int reserved_gates = 0;
 static bool was_taken;         /* a lock's owner has another gate, or has lost the gate */
 static int64 unasked_since_us; /* start of a wait for another session's unasked request; 0: none */
 static int64 silent_since_us;  /* ... for a request without the nodes' answer */
+static uint64 silent_request;  /* ... with this number */
 static uint64 waiting_at_gate = 0; /* hash of the name at whose gate this session waits, or 0 */
 static const LockRequest *waiting; /* the request that waits there */
 static int free_permit;            /* see request_free_permit */
@@ -431,16 +432,20 @@ may_wait_for_reader(const LockRequest *request, int index, int64 deadline_us)
 	int64 now_us = redlock_clock_us();
 	int64 patience_us = redlock_node_timeout_ms * INT64CONST(1000) * (once ? 1 : 2);
 	bool patient = now_us - request_now.call_began_us < patience_us;
+	uint64 number = 0;
 	char *nodes;
 
 	if (lease_is_unasked(request->names[index].hash))
 		return may_wait_for_broker(request, index, now_us, deadline_us);
 	unasked_since_us = 0;
-	nodes = lease_unanswered(request->names[index].hash);
+	nodes = lease_unanswered(request->names[index].hash, &number);
 	if (nodes == NULL)
 		silent_since_us = 0;
-	else if (silent_since_us == 0)
+	else if (silent_since_us == 0 || number != silent_request)
+	{
 		silent_since_us = now_us;
+		silent_request = number;
+	}
 	if (nodes != NULL &&
 		(once ? !patient : !request->terms.patient && now_us - silent_since_us >= patience_us))
 		request_fail_unreachable(request, index, nodes);

@@ -509,8 +509,11 @@ extern char *lease_missing_nodes(Lease *lease);
 /* A session waits for the broker to ask the nodes. */
 extern bool lease_is_unasked(uint64 hash);
 
-/* The silent nodes, if a session waits for this name and half of the nodes are silent; or NULL. */
-extern char *lease_unanswered(uint64 hash);
+/*
+ * The silent nodes, if a session waits for this name and half of the nodes are silent; or NULL.
+ * number: differs between requests of this server.
+ */
+extern char *lease_unanswered(uint64 hash, uint64 *number);
 
 /*
  * Copies the fields before `secret`, without a lock.  Returns false if the entry is free, or its

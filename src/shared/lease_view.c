@@ -82,7 +82,7 @@ lease_is_unasked(uint64 hash)
 }
 
 char *
-lease_unanswered(uint64 hash)
+lease_unanswered(uint64 hash, uint64 *number)
 {
 	Lease *lease;
 	uint32 silent = 0;
@@ -94,6 +94,7 @@ lease_unanswered(uint64 hash)
 	{
 		silent = pg_atomic_read_u32(&lease->silent_nodes);
 		members = lease->drive.core.members;
+		*number = (uint64) lease_index(lease) << 32 | lease->drive.generation;
 	}
 	LWLockRelease(lease_lock_of(hash));
 	if (silent == 0 || 2 * pg_popcount32(silent) < pg_popcount32(members))
