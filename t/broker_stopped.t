@@ -75,6 +75,13 @@ $s->run("SELECT redlock_try('entry $_')") foreach 1 .. 100;
 is($host->safe_psql('postgres', "SELECT count(*) FROM redlock_locks WHERE resource = 'entry 100'"),
 	0, 'released locks fill the table');
 $s->query('RESET statement_timeout');
+{
+	my $result = $s->run("SELECT redlock_acquire('brief', wait => '50 ms')");
+
+	is("$result->{state} $result->{message}", '53400 released redlocks fill the lock table of this server', 'a short wait is told why');
+	like($result->{detail}, qr/ redlocks are held or requested, of at most 16\. \d\d released redlocks keep /, 'with both numbers');
+	like($result->{hint}, qr/process $broker, the broker/, 'and the process to look at');
+}
 $s->send("SELECT redlock_try('one')");
 $t->send("SELECT redlock_acquire('more')");
 fails_by_the_broker($_->result, 'who finds no entry does not wait for ever') foreach $s, $t;

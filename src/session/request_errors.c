@@ -501,6 +501,25 @@ request_fail_table_full(void)
 		 errhint("%s", request_advise_table_full())));
 }
 
+void
+request_fail_no_entry(void)
+{
+	int held;
+	int released;
+
+	lease_usage(&held, &released);
+	ereport(
+		ERROR,
+		(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
+		 errmsg("released redlocks fill the lock table of this server"),
+		 errdetail("%d redlocks are held or requested, of at most %d. %d released redlocks keep "
+				   "their places until the broker has told the nodes.",
+				   held, lease_table->max_locks, released),
+		 errhint("Try again in a moment. If this error stays, see the server log, "
+				 "redlock_nodes, and process %d, the broker.",
+				 lease_broker_pid())));
+}
+
 char *
 request_advise_table_full(void)
 {

@@ -74,6 +74,7 @@ extern void request_fail_unreachable(const LockRequest *request, int index, char
 extern void request_fail_silent_broker(const LockRequest *request, int index);
 extern void request_fail_deadlock(const LockRequest *request, int index, const char *cycle);
 extern void request_fail_table_full(void);
+extern void request_fail_no_entry(void);
 
 /*
  * Does a silence of the broker or the nodes since `since_us` mean something?  A short silence after

@@ -80,7 +80,9 @@ request_open_lease(const LockRequest *request, int index, int64 deadline_us)
 			break;
 		request_wait_at_most(request, index, deadline_us, 1, WAITS_FOR_NODES);
 	}
-	if (opened == LEASE_NO_ENTRY || opened == LEASE_TABLE_FULL)
+	if (opened == LEASE_NO_ENTRY)
+		request_fail_no_entry();
+	if (opened == LEASE_TABLE_FULL)
 		request_fail_table_full();
 	if (opened == LEASE_TOO_MANY_READERS)
 		ereport(ERROR, (errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),

@@ -12,9 +12,8 @@
 #include "shared/lease.h"
 #include "shared/lease_internal.h"
 
-/* A silent victim keeps the place of its text for this time, then the next victim gets the place.
- */
-#define GATE_VICTIM_US INT64CONST(10000000)
+/* A victim that was killed keeps the place of its text for this time. */
+#define GATE_VICTIM_US INT64CONST(2000000)
 
 static bool is_at_gate(Lease *lease, uint64 gate);
 static uint64 if_victim(int64 since_us);
