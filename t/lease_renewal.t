@@ -284,7 +284,7 @@ $_->pause foreach @nodes[ 0 .. 2 ];
 wait_until(sub { slurp_file($host_c->logfile) =~ /lease on redlock "long before" of process \d+ was lost/ },
 	'a lease is lost, and no node has failed anew');
 my ($reasons) = slurp_file($host_c->logfile) =~ /"long before" of process \d+ was lost\n.*DETAIL:  (.*)/;
-is($reasons, join('; ', map { node_urls($_) =~ s{redis://}{}r . ': no answer yet' } @nodes[ 0 .. 2 ]),
+is($reasons, join('; ', map { node_urls($_) =~ s{redis://}{}r . ': no answer yet' } @nodes[ 0 .. 2 ]) . '.',
 	'the old failure is not the reason');
 $_->resume foreach @nodes[ 0 .. 2 ];
 $session_c->quit;

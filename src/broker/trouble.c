@@ -32,10 +32,10 @@ typedef struct Trouble
 static Trouble troubles[TROUBLES];
 
 static void log_lease(Lease *lease, TroubleKind kind);
-static void count_trouble(Lease *lease, Trouble *trouble);
+static void count_trouble(Lease *lease, TroubleKind kind);
 static void sum_up(TroubleKind kind);
 static char *owner_text(const Lease *lease);
-static char *votes_text(const Lease *lease);
+static char *reason_text(Lease *lease, TroubleKind kind);
 
 void
 trouble_log(Lease *lease, TroubleKind kind, int64 now_us)
@@ -50,7 +50,7 @@ trouble_log(Lease *lease, TroubleKind kind, int64 now_us)
 		log_lease(lease, kind);
 	}
 	else
-		count_trouble(lease, trouble);
+		count_trouble(lease, kind);
 }
 
 static void
@@ -58,7 +58,7 @@ log_lease(Lease *lease, TroubleKind kind)
 {
 	const char *name = lease_name(lease);
 	char *owner = owner_text(lease);
-	char *nodes = votes_text(lease);
+	char *reason = reason_text(lease, kind);
 
 	switch (kind)
 	{
@@ -66,11 +66,11 @@ log_lease(Lease *lease, TroubleKind kind)
 			ereport(LOG, (errmsg("lease on redlock \"%s\" of %s was not renewed by a "
 								 "quorum; will try again",
 								 name, owner),
-						  errdetail_internal("%s", nodes)));
+						  errdetail_internal("%s.", reason)));
 			break;
 		case TROUBLE_LOST:
 			ereport(LOG, (errmsg("lease on redlock \"%s\" of %s was lost", name, owner),
-						  errdetail_internal("%s", nodes)));
+						  errdetail_internal("%s.", reason)));
 			break;
 		case TROUBLE_LEFT:
 			ereport(LOG, (errmsg("releasing redlock \"%s\", which was left by %s", name, owner)));
@@ -79,18 +79,19 @@ log_lease(Lease *lease, TroubleKind kind)
 			break;
 	}
 	pfree(owner);
-	pfree(nodes);
+	pfree(reason);
 }
 
 static void
-count_trouble(Lease *lease, Trouble *trouble)
+count_trouble(Lease *lease, TroubleKind kind)
 {
+	Trouble *trouble = &troubles[kind];
 	int entry = lease_index(lease);
 
 	if (trouble->times++ == 0)
 	{
 		MemoryContext context;
-		char *nodes;
+		char *reason;
 
 		if (trouble->counted_in == NULL)
 		{
@@ -102,9 +103,9 @@ count_trouble(Lease *lease, Trouble *trouble)
 		}
 		trouble->number++;
 		resetStringInfo(&trouble->first);
-		nodes = votes_text(lease);
-		appendStringInfo(&trouble->first, "%s. Among them: ", nodes);
-		pfree(nodes);
+		reason = reason_text(lease, kind);
+		appendStringInfo(&trouble->first, "%s. Among them: ", reason);
+		pfree(reason);
 	}
 	if (trouble->counted_in[entry] == trouble->number)
 		return;
@@ -197,12 +198,17 @@ owner_text(const Lease *lease)
 					: psprintf("the role with OID %u, detached,", lease->owner_role);
 }
 
-/* Describes each node's vote in the last round. */
+/* Describes each node's vote in the last round, unless the nodes are not the reason for a loss. */
 static char *
-votes_text(const Lease *lease)
+reason_text(Lease *lease, TroubleKind kind)
 {
-	core_mask yes = core_votes(&lease->drive.core, CORE_VOTE_YES);
-	core_mask denying = core_votes(&lease->drive.core, CORE_VOTE_NO);
+	const core_lease *core = &lease->drive.core;
+	core_mask yes = core_votes(core, CORE_VOTE_YES);
+	core_mask denying = core_votes(core, CORE_VOTE_NO);
 
-	return node_status_explain(yes, denying, lease->drive.core.members & ~(yes | denying));
+	if (kind == TROUBLE_LOST && lease_limit_ended(lease))
+		return psprintf("The hold_at_most of %d ms has ended", lease->hold_at_most_ms);
+	if (kind == TROUBLE_LOST && core_has_quorum(core->lists, yes))
+		return pstrdup("The broker did not renew the lease in time");
+	return node_status_explain(yes, denying, core->members & ~(yes | denying));
 }

@@ -55,6 +55,7 @@ static ScriptCommand command;
 static char value[SCRIPT_VALUE_SIZE];
 
 static void publish_votes(Lease *lease);
+static void publish_no_votes(Lease *lease);
 static void draw_secret(uint8 secret[LOCK_SECRET_BYTES]);
 
 /*
@@ -306,7 +307,7 @@ tell(Driver *of, int entry, DriverNews news, int64_t now_us)
 			pg_atomic_write_u64(&lease->last_token, core->bound);
 			pg_atomic_write_u64(&lease->hold_until_us, core->hold_until_us);
 			pg_atomic_write_u64(&lease->granted_until_us, core->granted_until_us);
-			pg_atomic_write_u32(&lease->silent_nodes, 0);
+			publish_no_votes(lease);
 			lease_set_state(lease, LEASE_HELD);
 			break;
 		case DRIVER_REFUSED:
@@ -322,6 +323,7 @@ tell(Driver *of, int entry, DriverNews news, int64_t now_us)
 			lease_count(COUNT_RENEWED);
 			pg_atomic_write_u64(&lease->granted_until_us, core->granted_until_us);
 			pg_atomic_write_u64(&lease->last_token, core->bound);
+			publish_no_votes(lease);
 			break;
 		case DRIVER_UNRENEWED:
 			lease_count(COUNT_UNRENEWED);
@@ -338,7 +340,10 @@ tell(Driver *of, int entry, DriverNews news, int64_t now_us)
 			}
 			lease_count(COUNT_LOST);
 			lease_stats_lost(lease);
-			publish_votes(lease);
+			if (core_has_quorum(core->lists, core_votes(core, CORE_VOTE_YES)))
+				publish_no_votes(lease); /* a node without an answer is not the reason */
+			else
+				publish_votes(lease);
 			lease_set_state(lease, LEASE_LOST);
 			trouble_log(lease, TROUBLE_LOST, now_us);
 			break;
@@ -357,6 +362,14 @@ publish_votes(Lease *lease)
 {
 	pg_atomic_write_u32(&lease->silent_nodes, core_votes(&lease->drive.core, CORE_VOTE_ERROR));
 	pg_atomic_write_u32(&lease->denying_nodes, core_votes(&lease->drive.core, CORE_VOTE_NO));
+}
+
+/* The last round lacked no node that matters. */
+static void
+publish_no_votes(Lease *lease)
+{
+	pg_atomic_write_u32(&lease->silent_nodes, 0);
+	pg_atomic_write_u32(&lease->denying_nodes, 0);
 }
 
 static void

@@ -11,7 +11,7 @@ loss_reason(Lease *lease)
 {
 	char *nodes = lease_missing_nodes(lease);
 
-	if (nodes[0] == '\0' && lease->hold_at_most_ms > 0)
+	if (lease_limit_ended(lease))
 		return psprintf("The hold_at_most of %d ms has ended.", lease->hold_at_most_ms);
 	if (nodes[0] == '\0')
 		return pstrdup("The broker did not renew the lease in time.");

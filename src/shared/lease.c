@@ -576,6 +576,14 @@ lease_valid_until_us(Lease *lease)
 								(int64) pg_atomic_read_u64(&lease->hold_until_us));
 }
 
+bool
+lease_limit_ended(Lease *lease)
+{
+	uint64 hold_until_us = pg_atomic_read_u64(&lease->hold_until_us);
+
+	return hold_until_us != 0 && hold_until_us <= pg_atomic_read_u64(&lease->granted_until_us);
+}
+
 int64
 lease_token(Lease *lease)
 {

@@ -480,6 +480,7 @@ extern Lease *lease_at_gate(uint64 gate); /* a lease that is held or asked for; 
 extern LeaseState lease_state(Lease *lease);
 extern int64 lease_validity_us(Lease *lease);    /* 0 unless held and valid */
 extern int64 lease_valid_until_us(Lease *lease); /* of a granted lease; async-signal-safe */
+extern bool lease_limit_ended(Lease *lease);     /* of a lost lease: hold_at_most was the reason */
 extern int64 lease_token(Lease *lease);          /* of the present owner */
 extern void lease_usage(int *owned, int *releasing);
 extern int lease_entries_used(void);
