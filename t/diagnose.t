@@ -234,13 +234,15 @@ finds($host, "warning \\| persistence \\| Node $first $pause: it does not answer
 
 # ---- rights ----
 
-$nodes[0]->cli(qw(ACL SETUSER default +config -hgetall -zadd -subscribe));
+$nodes[0]->cli(qw(ACL SETUSER default +config -hgetall -zadd -subscribe -publish -pubsub|numsub -scan -type -hscan));
 $nodes[0]->cli(qw(CLIENT KILL TYPE pubsub));
 $nodes[0]->cli(qw(CLIENT KILL TYPE normal));
 finds($host, "warning \\| rights \\| The user of node $first lacks rights for shared locks and permits\\. \\| Grant the user in the URL \\+hgetall\\.", 'rights for some locks');
 finds($host, "warning \\| rights \\| The user of node $first lacks rights for the list of hosts\\. \\| Grant the user in the URL \\+zadd\\.", 'rights for the list of hosts');
+finds($host, "warning \\| rights \\| The user of node $first lacks rights for messages to other hosts\\. \\| Grant the user in the URL \\+publish \\+pubsub\\|numsub\\.", 'rights to publish');
+finds($host, "warning \\| rights \\| The user of node $first lacks rights for redlock_holders, .* \\| Grant the user in the URL \\+scan \\+type \\+hscan\\.", 'rights for looks');
 finds($host, "warning \\| rights \\| Node $first does not let this host subscribe: .* \\| If the user .*", 'rights for messages');
-$nodes[0]->cli(qw(ACL SETUSER default +hgetall +zadd +subscribe));
+$nodes[0]->cli(qw(ACL SETUSER default +hgetall +zadd +subscribe +publish +pubsub +scan +type +hscan));
 $nodes[0]->cli(qw(CLIENT KILL TYPE normal));
 is_healthy($host, 'with all rights');
 

@@ -191,6 +191,9 @@ make_pass(int64 now_us)
 	int64 wake_at_us;
 	int count;
 
+	/* before requests: after a pause of this process, a node may have evicted keys meanwhile */
+	for (int i = 0; i < NODE_INDEXES; i++)
+		node_look(node_at(i), now_us);
 	/* also before the nodes are probed: a released lease must not be renewed */
 	take_queue(now_us);
 	if (!probed_once && (members_probed_once() || now_us >= serve_by_us))

@@ -298,8 +298,7 @@ duty_on_time(RedisNode *node, int64 now_us, int64 looked_us)
 	}
 	if (node->url.is_local)
 		return node->state == NODE_QUARANTINED ? node->guard->until_us : PG_INT64_MAX;
-	if (now_us >= node->check_at_us)
-		check_connection(node, now_us);
+	node_look(node, now_us);
 	due_us = answer_due_us(node, now_us);
 	if (looked_us < due_us)
 	{
@@ -472,14 +471,22 @@ replace_connection(RedisNode *node, int64 now_us)
 	node->retry_at_us = now_us;
 }
 
+void
+node_look(RedisNode *node, int64 now_us)
+{
+	if (node_is_on_duty(node) && !node->url.is_local && now_us >= node->check_at_us)
+		check_connection(node, now_us);
+}
+
 /*
- * Sends a check, also on a busy connection: the answer tells the node's memory and eviction
- * policy.
+ * Sends a check, also on a busy connection: the answers tell the node's memory, its eviction
+ * policy, and how many keys it has evicted.
  */
 static void
 check_connection(RedisNode *node, int64 now_us)
 {
-	InFlight check = {.check = true, .last = true, .sent_us = now_us};
+	InFlight memory = {.check = NODE_CHECK_MEMORY, .last = true, .sent_us = now_us};
+	InFlight stats = {.check = NODE_CHECK_STATS, .last = true, .sent_us = now_us};
 
 	node->check_at_us = now_us - now_us % CHECK_US + CHECK_US;
 	node->nearest_us = PG_INT64_MAX;
@@ -492,7 +499,11 @@ check_connection(RedisNode *node, int64 now_us)
 		node->flush_wanted = true;
 	}
 	else if (node_can_send(node))
-		node_send_alone(node, &check, 2, (const char *[]){"INFO", "memory"}, NULL);
+	{
+		node_send_alone(node, &memory, 2, (const char *[]){"INFO", "memory"}, NULL);
+		if (node_can_send(node))
+			node_send_alone(node, &stats, 2, (const char *[]){"INFO", "stats"}, NULL);
+	}
 }
 
 void
@@ -624,7 +635,7 @@ node_fail(RedisNode *node, NodeState state, const char *error, int64 now_us)
 			continue;
 		if (sent.call != 0)
 			node_handler->called(node, sent.call, NULL, now_us);
-		else if (!sent.check)
+		else if (sent.check == NODE_NO_CHECK)
 			node_handler->lost(node, &sent, now_us);
 	}
 }

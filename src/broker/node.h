@@ -71,14 +71,22 @@ typedef enum NodeState
 /* InFlight.call of a command whose answer is ignored */
 #define NODE_SAID (-1)
 
+/* The commands of a check. */
+typedef enum NodeCheck
+{
+	NODE_NO_CHECK,
+	NODE_CHECK_MEMORY,
+	NODE_CHECK_STATS /* the last one */
+} NodeCheck;
+
 /* A command in flight: the context for its reply. */
 typedef struct InFlight
 {
 	DriverSent command;
-	bool by_text; /* the script's text was sent along */
-	bool last;    /* last of its batch, which has one reply */
-	bool check;   /* a check of the connection, for no lease */
-	int call;     /* the value given to node_call, for no lease; or 0 */
+	bool by_text;    /* the script's text was sent along */
+	bool last;       /* last of its batch, which has one reply */
+	int call;        /* the value given to node_call, for no lease; or 0 */
+	NodeCheck check; /* of the connection, for no lease */
 	int64 sent_us;
 } InFlight;
 
@@ -100,6 +108,8 @@ typedef struct RedisNode
 	char untold[48];                 /* facts about that which the node hides; or empty */
 	char lacks_for_locks[48];        /* rights that our user lacks for some locks; or empty */
 	char lacks_for_hosts[96];        /* ... for the list of hosts */
+	char lacks_for_messages[32];     /* ... for messages to hosts */
+	char lacks_for_looks[32];        /* ... for the look at all keys */
 	bool warned;                     /* logged: durable=yes in redlock.nodes is wrong */
 
 	/* last error logged since the node was on duty; empty and 0: none */
@@ -309,5 +319,8 @@ extern void node_on_socket(RedisNode *node, bool readable, bool writable, int64 
  * bytes that had arrived by then were read, so an answer due earlier is late.
  */
 extern int64 node_on_time(RedisNode *node, int64 now_us, int64 looked_us);
+
+/* Asks for the node's memory and evictions if this is due; answers come before later commands. */
+extern void node_look(RedisNode *node, int64 now_us);
 
 #endif /* REDLOCK_NODE_H */

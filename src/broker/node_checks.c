@@ -26,6 +26,7 @@ typedef enum Question
 	ASK_REPLICATION,
 	ASK_PERSISTENCE,
 	ASK_MEMORY,
+	ASK_STATS,
 	ASK_FSYNC,
 	ASK_MARKER,
 	ASK_SCRIPT,
@@ -49,6 +50,7 @@ static const struct
 	[ASK_REPLICATION] = {"INFO", "+info"},
 	[ASK_PERSISTENCE] = {"INFO", "+info"},
 	[ASK_MEMORY] = {"INFO", "+info"},
+	[ASK_STATS] = {"INFO", "+info"},
 	[ASK_FSYNC] = {"CONFIG GET", "+config|get"},
 	[ASK_MARKER] = {"EVAL", "+eval +get +set +time ~redlock:?marker", true},
 	[ASK_SCRIPT] = {"SCRIPT LOAD", "+script|load", true},
@@ -74,6 +76,7 @@ static bool begins_with(const char *text, const char *with);
 static void read_fsync(RedisNode *node, const redisReply *reply);
 static const redisReply *configured(const redisReply *reply, const char *name);
 static int64 info_number(const redisReply *reply, const char *name);
+static void read_rights(char *rights, int size, const redisReply *text);
 static bool read_marker(RedisNode *node, const redisReply *reply);
 static bool info_value(const redisReply *reply, const char *name, char *value, size_t size);
 static bool is_durable(const RedisNode *node);
@@ -117,6 +120,7 @@ ask_voter(RedisNode *node)
 	ask(node, ASK_REPLICATION, 2, (const char *[]){"INFO", "replication"});
 	ask(node, ASK_PERSISTENCE, 2, (const char *[]){"INFO", "persistence"});
 	ask(node, ASK_MEMORY, 2, (const char *[]){"INFO", "memory"});
+	ask(node, ASK_STATS, 2, (const char *[]){"INFO", "stats"});
 	ask(node, ASK_FSYNC, 3, (const char *[]){"CONFIG", "GET", "*appendfsync*"});
 
 	if (!pg_strong_random(&bits, sizeof(bits)))
@@ -261,6 +265,9 @@ node_describe(RedisNode *node, GuardVerdict verdict)
 			snprintf(reason, GUARD_REASON_SIZE, "its maxmemory-policy, %s, may throw away leases",
 					 node->eviction);
 			break;
+		case GUARD_EVICTED:
+			strlcpy(reason, "it has evicted keys, and perhaps leases", GUARD_REASON_SIZE);
+			break;
 	}
 }
 
@@ -311,6 +318,10 @@ find_fault(RedisNode *node, Question what, const redisReply *reply)
 
 		case ASK_MEMORY:
 			node_read_memory(node, reply);
+			return NULL;
+
+		case ASK_STATS:
+			node_read_stats(node, reply);
 			return NULL;
 
 		case ASK_MARKER:
@@ -509,21 +520,34 @@ node_read_memory(RedisNode *node, const redisReply *reply)
 	node->facts.evicts = node->eviction[0] != '\0';
 }
 
+/* Reads how many keys the process has evicted. */
+void
+node_read_stats(RedisNode *node, const redisReply *reply)
+{
+	node->facts.evicted = info_number(reply, "evicted_keys");
+}
+
+static void
+read_rights(char *rights, int size, const redisReply *text)
+{
+	text_to_printable(rights, size, text->str, text->len);
+}
+
 static bool
 read_marker(RedisNode *node, const redisReply *reply)
 {
-	if (reply->type != REDIS_REPLY_ARRAY || reply->elements != 5 ||
+	if (reply->type != REDIS_REPLY_ARRAY || reply->elements != 7 ||
 		reply->element[0]->type != REDIS_REPLY_STRING || reply->element[0]->len == 0 ||
 		reply->element[0]->len > LUA_MARKER_MAX || reply->element[1]->type != REDIS_REPLY_INTEGER ||
 		reply->element[1]->integer < GUARD_FRESH || reply->element[1]->integer > GUARD_LOST_ONCE)
 		return false;
-	for (int i = 2; i < 5; i++)
+	for (int i = 2; i < 7; i++)
 		if (reply->element[i]->type != REDIS_REPLY_STRING)
 			return false;
-	text_to_printable(node->lacks_for_locks, sizeof(node->lacks_for_locks), reply->element[3]->str,
-					  reply->element[3]->len);
-	text_to_printable(node->lacks_for_hosts, sizeof(node->lacks_for_hosts), reply->element[4]->str,
-					  reply->element[4]->len);
+	read_rights(node->lacks_for_locks, sizeof(node->lacks_for_locks), reply->element[3]);
+	read_rights(node->lacks_for_hosts, sizeof(node->lacks_for_hosts), reply->element[4]);
+	read_rights(node->lacks_for_messages, sizeof(node->lacks_for_messages), reply->element[5]);
+	read_rights(node->lacks_for_looks, sizeof(node->lacks_for_looks), reply->element[6]);
 	strlcpy(node->facts.marker, reply->element[0]->str, sizeof(node->facts.marker));
 	node->facts.loss = reply->element[1]->integer;
 	return true;

@@ -31,12 +31,13 @@ extern void node_begin_duty(RedisNode *node, int64 now_us);
 extern bool node_is_unanswered(const RedisNode *node);
 
 /*
- * node_checks.c: node_read_memory reads the reply of INFO memory; node_describe writes why the
- * guard distrusts the node, into guard->reason.
+ * node_checks.c: node_read_memory reads the reply of INFO memory, node_read_stats of INFO stats;
+ * node_describe writes why the guard distrusts the node, into guard->reason.
  */
 extern void node_begin_handshake(RedisNode *node, int64 now_us);
 extern void node_on_handshake(RedisNode *node, const redisReply *reply, int64 now_us);
 extern void node_read_memory(RedisNode *node, const redisReply *reply);
+extern void node_read_stats(RedisNode *node, const redisReply *reply);
 extern void node_describe(RedisNode *node, GuardVerdict verdict);
 
 /* node_checks.c: asks the guard about node->facts, and writes the reason into guard->reason */

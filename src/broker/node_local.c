@@ -232,7 +232,8 @@ node_local_send(RedisNode *node, const ScriptCommand *command, const InFlight *s
 	uint32 at = node->in_flight_tail++ % NODE_IN_FLIGHT_MAX;
 
 	node->in_flight[at] = *sent;
-	node->in_flight[at].by_text = node->in_flight[at].check = false;
+	node->in_flight[at].by_text = false;
+	node->in_flight[at].check = NODE_NO_CHECK;
 	node->in_flight[at].last = true;
 	node->in_flight[at].call = 0;
 	execute(node, command, &node->answer[at]);

@@ -133,6 +133,8 @@ write_facts(const RedisNode *node, NodeFacts *facts)
 	strlcpy(facts->forgets, node_forgets(node), sizeof(facts->forgets));
 	strlcpy(facts->lacks_for_locks, node->lacks_for_locks, sizeof(facts->lacks_for_locks));
 	strlcpy(facts->lacks_for_hosts, node->lacks_for_hosts, sizeof(facts->lacks_for_hosts));
+	strlcpy(facts->lacks_for_messages, node->lacks_for_messages, sizeof(facts->lacks_for_messages));
+	strlcpy(facts->lacks_for_looks, node->lacks_for_looks, sizeof(facts->lacks_for_looks));
 }
 
 /*

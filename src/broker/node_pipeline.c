@@ -32,6 +32,7 @@ static void hear(RedisNode *node, const redisReply *reply, int64 now_us);
 REDLOCK_NORETURN static void out_of_memory(const RedisNode *node);
 static bool is_alert(const RedisNode *node);
 static void on_reply(RedisNode *node, const redisReply *reply, int64 now_us);
+static void on_check(RedisNode *node, NodeCheck check, const redisReply *reply, int64 now_us);
 static bool is_answer_due(const RedisNode *node);
 static bool is_pong(const redisReply *reply);
 
@@ -51,7 +52,8 @@ node_send(RedisNode *node, const ScriptCommand *command, const InFlight *sent)
 	entry = &node->in_flight[node->in_flight_tail++ % NODE_IN_FLIGHT_MAX];
 	*entry = *sent;
 	entry->by_text = node->by_text;
-	entry->last = entry->check = false;
+	entry->last = false;
+	entry->check = NODE_NO_CHECK;
 	entry->call = 0;
 	script_add(node->batch, command);
 	node->flush_wanted = true;
@@ -292,23 +294,12 @@ on_reply(RedisNode *node, const redisReply *reply, int64 now_us)
 			node_handler->called(node, call, reply, now_us);
 		return;
 	}
-	if (first->check)
+	if (first->check != NODE_NO_CHECK)
 	{
-		bool evicted = node->facts.evicts;
+		NodeCheck check = first->check;
 
 		node->in_flight_head++;
-		if (reply->type == REDIS_REPLY_ERROR)
-			return; /* tells nothing: a node that evicts keys may still do so */
-		node_read_memory(node, reply);
-		if (evicted || node->facts.evicts)
-			guard_distrust(node->guard, node->facts.evicts, MAX_TTL_US, now_us);
-		if (evicted && !node->facts.evicts)
-			node_set_state(node, node->state, NULL); /* the quarantine has an end now */
-		if (node->facts.evicts)
-		{
-			node_describe(node, GUARD_EVICTS);
-			node_set_state(node, NODE_QUARANTINED, node->guard->reason);
-		}
+		on_check(node, check, reply, now_us);
 		return;
 	}
 	while (!node->in_flight[(node->in_flight_head + count - 1) % NODE_IN_FLIGHT_MAX].last)
@@ -332,6 +323,29 @@ on_reply(RedisNode *node, const redisReply *reply, int64 now_us)
 	}
 	if (changed[0] != '\0')
 		node_fail(node, NODE_BACKING_OFF, changed, now_us); /* forces a new handshake */
+}
+
+/* An error tells nothing: a node that evicts keys may still do so. */
+static void
+on_check(RedisNode *node, NodeCheck check, const redisReply *reply, int64 now_us)
+{
+	bool evicted = node->guard->lost_us == GUARD_EVICTING;
+	GuardVerdict verdict;
+
+	if (reply->type == REDIS_REPLY_ERROR)
+		return;
+	if (check == NODE_CHECK_MEMORY)
+	{
+		node_read_memory(node, reply);
+		return;
+	}
+	node_read_stats(node, reply);
+	verdict = guard_look(node->guard, &node->facts, MAX_TTL_US, now_us);
+	node_describe(node, verdict);
+	if (verdict != GUARD_AS_BEFORE)
+		node_set_state(node, NODE_QUARANTINED, node->guard->reason);
+	else if (evicted)
+		node_set_state(node, node->state, NULL); /* the quarantine has an end now */
 }
 
 /* Is a sent batch unanswered? */

@@ -17,6 +17,7 @@ static int64_t by_any_clock_us(int64_t us);
 static bool is_same(const char *a, const char *b);
 static int find_twin(GuardMemory *const *nodes, int node, const char *run_id);
 static GuardVerdict review(GuardMemory *memory, const GuardFacts *facts, int64_t max_ttl_us);
+static bool has_evicted(const GuardMemory *memory, const GuardFacts *facts, int64_t max_ttl_us);
 static bool is_young(const GuardFacts *facts, int64_t max_ttl_us);
 
 GuardVerdict
@@ -45,6 +46,22 @@ guard_meet(GuardMemory *const *nodes, int node, const GuardFacts *facts, int64_t
 	memcpy(memory->run_id, facts->run_id, sizeof(memory->run_id));
 	memcpy(memory->marker, facts->marker, sizeof(memory->marker));
 	memory->durable = facts->durable;
+	memory->evicted = facts->evicted;
+	return verdict;
+}
+
+GuardVerdict
+guard_look(GuardMemory *memory, const GuardFacts *facts, int64_t max_ttl_us, int64_t now_us)
+{
+	GuardVerdict verdict = facts->evicts                            ? GUARD_EVICTS
+						   : has_evicted(memory, facts, max_ttl_us) ? GUARD_EVICTED
+																	: GUARD_AS_BEFORE;
+
+	if (verdict != GUARD_AS_BEFORE)
+		memory->met_us = now_us; /* votes under way do not count */
+	if (verdict != GUARD_AS_BEFORE || memory->lost_us == GUARD_EVICTING)
+		guard_distrust(memory, facts->evicts, max_ttl_us, now_us);
+	memory->evicted = facts->evicted;
 	return verdict;
 }
 
@@ -118,7 +135,21 @@ review(GuardMemory *memory, const GuardFacts *facts, int64_t max_ttl_us)
 	if (met ? !is_same(memory->marker, facts->marker) && facts->loss != GUARD_LOST_ONCE
 			: facts->loss == GUARD_LOST_LATELY)
 		return GUARD_FORGOT;
-	return GUARD_AS_BEFORE;
+	return has_evicted(memory, facts, max_ttl_us) ? GUARD_EVICTED : GUARD_AS_BEFORE;
+}
+
+/*
+ * Has the node evicted keys since this host's last look, or, at the first look, perhaps within
+ * max_ttl?  CONFIG RESETSTAT sets the count to 0, and hides earlier evictions.
+ */
+static bool
+has_evicted(const GuardMemory *memory, const GuardFacts *facts, int64_t max_ttl_us)
+{
+	if (facts->evicted == 0)
+		return false;
+	if (memory->marker[0] == '\0')
+		return is_young(facts, max_ttl_us);
+	return !is_same(memory->run_id, facts->run_id) || memory->evicted != facts->evicted;
 }
 
 static bool

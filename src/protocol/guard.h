@@ -21,7 +21,8 @@
  *   ended.
  *
  * A node may be configured to evict keys when its memory is full.  Such a node is in quarantine
- * until max_ttl after this host last saw this configuration.
+ * until max_ttl after this host last saw this configuration.  A host that did not look at the node
+ * meanwhile sees at its next look that the node's count of evicted keys has changed.
  *
  * In quarantine the node takes renewals.  Renewals count as votes when redlock.node_timeout and
  * the drift of clocks are over since this host noticed the loss (guard_counts_after_us).  Before,
@@ -71,6 +72,7 @@ typedef struct GuardMemory
 	char run_id[GUARD_RUN_ID_SIZE];  /* empty: never seen */
 	char marker[LUA_MARKER_MAX + 1]; /* empty: never seen */
 	bool durable;                    /* answered commands survive the end of this process */
+	int64_t evicted;                 /* keys that this process has evicted */
 	char reason[GUARD_REASON_SIZE];  /* why the last quarantine began, for people; node_checks.c
 									  * writes it */
 	int64_t until_us;                /* the node must not vote before; 0: the node was never in
@@ -93,8 +95,9 @@ typedef struct GuardFacts
 {
 	char run_id[GUARD_RUN_ID_SIZE];
 	int32_t uptime_s;
-	bool durable; /* answered commands survive restarts */
-	bool evicts;  /* the node evicts keys when its memory is full */
+	bool durable;    /* answered commands survive restarts */
+	bool evicts;     /* the node evicts keys when its memory is full */
+	int64_t evicted; /* keys that the process has evicted, since its start or a reset; 0: untold */
 	char marker[LUA_MARKER_MAX + 1];
 	enum
 	{
@@ -110,7 +113,8 @@ typedef enum GuardVerdict
 	GUARD_AS_BEFORE, /* no new loss; an earlier quarantine may last */
 	GUARD_RESTARTED, /* a quarantine begins: the node restarted */
 	GUARD_FORGOT,    /* a quarantine begins: the node lost data */
-	GUARD_EVICTS     /* a quarantine begins: the node may evict leases */
+	GUARD_EVICTS,    /* a quarantine begins: the node may evict leases */
+	GUARD_EVICTED    /* a quarantine begins: the node has evicted keys since the last look */
 } GuardVerdict;
 
 /*
@@ -121,6 +125,11 @@ typedef enum GuardVerdict
  */
 extern GuardVerdict guard_meet(GuardMemory *const *nodes, int node, const GuardFacts *facts,
 							   int64_t max_ttl_us, int64_t now_us);
+
+/* The same of a look at a connected node: only `evicts` and `evicted` may differ from the facts of
+ * the handshake. */
+extern GuardVerdict guard_look(GuardMemory *memory, const GuardFacts *facts, int64_t max_ttl_us,
+							   int64_t now_us);
 
 /* Returns true if the node may vote for new leases. */
 extern bool guard_may_vote(const GuardMemory *memory, int64_t now_us);

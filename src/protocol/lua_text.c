@@ -637,7 +637,7 @@ const char lua_marker_script[] =
 	"for _, words in ipairs({...}) do\n"
 	"local reply = redis.pcall(unpack(words))\n"
 	"if type(reply) == 'table' and reply.err and string.find(reply.err, ' run th', 1, true) then\n"
-	"rights[#rights + 1] = '+' .. words[1]\n"
+	"rights[#rights + 1] = '+' .. (words.right or words[1])\n"
 	"end\n"
 	"end\n"
 	"return table.concat(rights, ' ')\n"
@@ -649,9 +649,11 @@ const char lua_marker_script[] =
 	"local for_hosts = lacks(hset, hget, hdel, {'zadd', " TEXT(LUA_MARKER) ", 0, ''}, {'zrem', " TEXT(LUA_MARKER) ", ''},\n"
 	"{'zscore', " TEXT(LUA_MARKER) ", ''}, {'zrange', " TEXT(LUA_MARKER) ", 0, 0}, {'zrangebyscore', " TEXT(LUA_MARKER) ", 0, 0},\n"
 	"{'zrangebylex', " TEXT(LUA_MARKER) ", '-', '+'})\n"
+	"local for_messages = lacks({'publish', " TEXT(LUA_HOST) ", ''}, {'pubsub', 'numsub', right = 'pubsub|numsub'})\n"
+	"local for_looks = lacks({'scan', 0, 'COUNT', 1}, {'type', " TEXT(LUA_MARKER) "}, {'hscan', " TEXT(LUA_MARKER) ", 0})\n"
 	"local lost_at = tonumber(string.match(marker, ' lost (%d+)$'))\n"
 	"return {string.sub(marker, 1, " TEXT(LUA_HELD_MAX) "), not lost_at and 0 or now - lost_at < ARGV[3] * 1000 and 1 or 2,\n"
-	"for_each_lock, for_some_locks, for_hosts}\n";
+	"for_each_lock, for_some_locks, for_hosts, for_messages, for_looks}\n";
 
 const char lua_hosts_script[] =
 	"local call = redis.call\n"

@@ -9,9 +9,10 @@
 -- ARGV: a random text for a new marker; the marker that this host has seen here before, or '';
 -- redlock.max_ttl in ms.
 --
--- Returns the marker; 0: no loss, 1: a loss less than max_ttl ago, 2: an earlier loss; and three
--- texts: the rights that the user lacks for each lock, for shared locks and permits, and for the
--- list of hosts.  Such a text is like "+pexpire +del", or ''.  If the node lacks commands, perhaps
+-- Returns the marker; 0: no loss, 1: a loss less than max_ttl ago, 2: an earlier loss; and five
+-- texts: the rights that the user lacks for each lock, for shared locks and permits, for the list
+-- of hosts, for messages to hosts, and for the look at all keys.  Such a text is like
+-- "+pexpire +del", or ''.  If the node lacks commands, perhaps
 -- by rename-command, returns an error: LUA_MISSING and the commands.
 
 -- A call without arguments changes nothing.  Servers word the error differently.
@@ -47,7 +48,7 @@ local function lacks(...)
 	for _, words in ipairs({...}) do
 		local reply = redis.pcall(unpack(words))
 		if type(reply) == 'table' and reply.err and string.find(reply.err, ' run th', 1, true) then
-			rights[#rights + 1] = '+' .. words[1]
+			rights[#rights + 1] = '+' .. (words.right or words[1])
 		end
 	end
 	return table.concat(rights, ' ')
@@ -60,7 +61,9 @@ local for_some_locks = lacks({'exists', LUA_MARKER}, hset, hget, hdel, {'hgetall
 local for_hosts = lacks(hset, hget, hdel, {'zadd', LUA_MARKER, 0, ''}, {'zrem', LUA_MARKER, ''},
 	{'zscore', LUA_MARKER, ''}, {'zrange', LUA_MARKER, 0, 0}, {'zrangebyscore', LUA_MARKER, 0, 0},
 	{'zrangebylex', LUA_MARKER, '-', '+'})
+local for_messages = lacks({'publish', LUA_HOST, ''}, {'pubsub', 'numsub', right = 'pubsub|numsub'})
+local for_looks = lacks({'scan', 0, 'COUNT', 1}, {'type', LUA_MARKER}, {'hscan', LUA_MARKER, 0})
 
 local lost_at = tonumber(string.match(marker, ' lost (%d+)$'))
 return {string.sub(marker, 1, LUA_HELD_MAX), not lost_at and 0 or now - lost_at < ARGV[3] * 1000 and 1 or 2,
-	for_each_lock, for_some_locks, for_hosts}
+	for_each_lock, for_some_locks, for_hosts, for_messages, for_looks}

@@ -32,7 +32,9 @@ typedef struct NodeFacts
 	char forgets[48]; /* why a restart of the node may lose grants; empty: it does not */
 	char
 		lacks_for_locks[48]; /* rights that the user lacks for shared locks and permits; or empty */
-	char lacks_for_hosts[96]; /* ... for the list of hosts */
+	char lacks_for_hosts[96];    /* ... for the list of hosts */
+	char lacks_for_messages[32]; /* ... for messages to hosts */
+	char lacks_for_looks[32];    /* ... for the look at all keys */
 } NodeFacts;
 
 /* The node's list of hosts, and its vote on new locks. */

@@ -33,6 +33,8 @@ static int count_list(const Diagnosis *diagnosis, bool next, int *votes);
 static bool add_quorum(Diagnosis *diagnosis, StringInfo text, const char *setting, bool next);
 static NodeStatus *next_node(Diagnosis *diagnosis, int *at);
 static bool is_on_duty(const NodeStatus *status);
+static void add_lack(Diagnosis *diagnosis, const char *address, const char *purpose,
+					 const char *rights);
 static char *describe_silence(const NodeStatus *status);
 static const char *advise(const NodeStatus *status);
 
@@ -406,6 +408,15 @@ diagnose_clocks(Diagnosis *diagnosis)
 					 : NULL;
 }
 
+static void
+add_lack(Diagnosis *diagnosis, const char *address, const char *purpose, const char *rights)
+{
+	if (rights[0] != '\0')
+		diagnose_add(diagnosis, DIAGNOSE_WARNING,
+					 psprintf("The user of node %s lacks rights for %s.", address, purpose),
+					 psprintf("Grant the user in the URL %s.", rights));
+}
+
 const char *
 diagnose_rights(Diagnosis *diagnosis)
 {
@@ -423,16 +434,11 @@ diagnose_rights(Diagnosis *diagnosis)
 			continue;
 		nodes++;
 		address = status->url.address;
-		if (status->facts.lacks_for_locks[0] != '\0')
-			diagnose_add(
-				diagnosis, DIAGNOSE_WARNING,
-				psprintf("The user of node %s lacks rights for shared locks and permits.", address),
-				psprintf("Grant the user in the URL %s.", status->facts.lacks_for_locks));
-		if (status->facts.lacks_for_hosts[0] != '\0')
-			diagnose_add(
-				diagnosis, DIAGNOSE_WARNING,
-				psprintf("The user of node %s lacks rights for the list of hosts.", address),
-				psprintf("Grant the user in the URL %s.", status->facts.lacks_for_hosts));
+		add_lack(diagnosis, address, "shared locks and permits", status->facts.lacks_for_locks);
+		add_lack(diagnosis, address, "the list of hosts", status->facts.lacks_for_hosts);
+		add_lack(diagnosis, address, "messages to other hosts", status->facts.lacks_for_messages);
+		add_lack(diagnosis, address, "redlock_holders, and names of Redisson's holders",
+				 status->facts.lacks_for_looks);
 		deaf = pg_atomic_read_u32(&status->deaf);
 		if (deaf != NODE_SENDS)
 			diagnose_add(diagnosis, DIAGNOSE_WARNING,

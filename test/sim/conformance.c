@@ -829,7 +829,7 @@ meet_both(void)
 	now_us = server_time_us();
 	mark = local_marker(&its_mark, now_us, fresh, seen, 100000);
 	marks[mark]++;
-	if (reply->type != REDIS_REPLY_ARRAY || reply->elements != 5 ||
+	if (reply->type != REDIS_REPLY_ARRAY || reply->elements != 7 ||
 		reply->element[0]->type != REDIS_REPLY_STRING)
 		differ("no marker");
 	else

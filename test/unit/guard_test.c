@@ -48,6 +48,12 @@ meet_with(int node, const GuardFacts *facts)
 }
 
 static GuardVerdict
+look(const GuardFacts *facts)
+{
+	return guard_look(&memory[0], facts, MAX_TTL_US, now_us);
+}
+
+static GuardVerdict
 meet(int node, const char *run_id, int32_t uptime_s, bool durable, const char *marker, int loss)
 {
 	GuardFacts facts = facts_of(run_id, uptime_s, durable, marker, loss);
@@ -209,6 +215,54 @@ test_evicts(void)
 	facts.evicts = false;
 	ok(meet_with(0, &facts) == GUARD_AS_BEFORE && !guard_may_vote(&memory[0], now_us),
 	   "what it said meanwhile is remembered");
+}
+
+/* A host that did not look while a node evicted keys. */
+static void
+test_evicted(void)
+{
+	GuardFacts facts = facts_of("p1", DAY_S, true, "m1", GUARD_FRESH);
+	GuardFacts young = facts_of("p1", 30, true, "m1", GUARD_FRESH);
+
+	begin();
+	facts.evicted = 5;
+	ok(meet_with(0, &facts) == GUARD_AS_BEFORE, "an unknown node evicted keys, perhaps long ago");
+	ok(meet_with(0, &facts) == GUARD_AS_BEFORE && look(&facts) == GUARD_AS_BEFORE,
+	   "a known one none since");
+	facts.evicted = 6;
+	ok(meet_with(0, &facts) == GUARD_EVICTED && memory[0].until_us == now_us + QUARANTINE_US,
+	   "invariant 8: a node that has evicted keys since the last look does not vote");
+	now_us += SECOND;
+	facts.evicted = 7;
+	ok(look(&facts) == GUARD_EVICTED && memory[0].until_us == now_us + QUARANTINE_US &&
+		   memory[0].lost_us == now_us,
+	   "whether it is met again or looked at");
+	ok(guard_counts_after_us(&memory[0], CORE_OP_ACQUIRE, SECOND) == now_us,
+	   "invariant 1: nor do its votes count that are under way");
+	now_us += SECOND;
+	ok(look(&facts) == GUARD_AS_BEFORE && memory[0].until_us == now_us + QUARANTINE_US - SECOND,
+	   "each eviction counts once");
+	facts.evicted = 3;
+	ok(look(&facts) == GUARD_EVICTED, "a count may begin again");
+	facts.evicted = 0;
+	ok(look(&facts) == GUARD_AS_BEFORE, "at 0 without an eviction");
+	strcpy(facts.run_id, "p2");
+	facts.evicted = 3;
+	ok(meet_with(0, &facts) == GUARD_EVICTED, "the next process has evicted keys since its start");
+
+	now_us += SECOND;
+	facts.evicts = true;
+	ok(look(&facts) == GUARD_EVICTS && memory[0].lost_us == GUARD_EVICTING,
+	   "a look finds a policy");
+	now_us += SECOND;
+	facts.evicts = false;
+	ok(look(&facts) == GUARD_AS_BEFORE && memory[0].until_us == now_us + QUARANTINE_US &&
+		   memory[0].lost_us == now_us,
+	   "and the next look its end");
+
+	begin();
+	young.evicted = 1;
+	ok(meet_with(0, &young) == GUARD_EVICTED, "an unknown node, young, evicted keys lately");
 }
 
 static bool
@@ -406,6 +460,7 @@ main(void)
 	test_next_sight();
 	test_quarantine();
 	test_evicts();
+	test_evicted();
 	test_twins();
 	test_met();
 	test_renewals_after_a_loss();
