@@ -31,7 +31,7 @@ RETURNS bigint
 AS 'MODULE_PATHNAME', 'redlock_acquire_0_2'
 LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
 COMMENT ON FUNCTION redlock_acquire(text, interval, interval, redlock_scope, interval, interval, interval, text, integer) IS
-'Acquires the distributed lock on a resource, and waits at most "wait" (NULL: without end); returns the fencing token, which is larger for each later exclusive holder. In the mode "shared" many sessions of all servers hold the lock at a time, and no exclusive holder beside them; with "permits" at most that many sessions; at the scope "detached" the lock belongs to no session';
+'Acquires the distributed lock on a resource, and waits at most "wait" (NULL: without end while the lock is taken; fails without a quorum of nodes); returns the fencing token, which is larger for each later exclusive holder. In the mode "shared" many sessions of all servers hold the lock at a time, and no exclusive holder beside them; with "permits" at most that many sessions; at the scope "detached" the lock belongs to no session';
 
 CREATE FUNCTION redlock_try(resource text,
                             ttl interval DEFAULT NULL,
@@ -46,7 +46,7 @@ RETURNS boolean
 AS 'MODULE_PATHNAME', 'redlock_try_0_2'
 LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
 COMMENT ON FUNCTION redlock_try(text, interval, redlock_scope, interval, interval, interval, text, integer, interval) IS
-'Acquires the distributed lock on a resource if the lock is free, or gets free within "wait" (zero by default; NULL: without end), and returns true; returns false if another session holds the lock or asked first. Modes, permits and scopes are those of redlock_acquire';
+'Acquires the distributed lock on a resource if the lock is free, or gets free within "wait" (zero by default; NULL: without end while the lock is taken; fails without a quorum of nodes), and returns true; returns false if another session holds the lock or asked first. Modes, permits and scopes are those of redlock_acquire';
 
 -- Not overloads of redlock_acquire and redlock_try: PostgreSQL resolves a parameter without a type
 -- to text, so a list from a driver would become a single name.
@@ -62,7 +62,7 @@ RETURNS bigint[]
 AS 'MODULE_PATHNAME', 'redlock_acquire_all'
 LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
 COMMENT ON FUNCTION redlock_acquire_all(text[], interval, interval, redlock_scope, interval, interval, interval, text) IS
-'Acquires the distributed locks on up to 64 resources, all or none, and waits at most "wait" (NULL: without end); returns the fencing tokens, in the order of the resources. Sessions that acquire their locks in one such call, and hold no lock from an earlier call, never deadlock with each other';
+'Acquires the distributed locks on up to 64 resources, all or none, and waits at most "wait" (NULL: without end while the lock is taken; fails without a quorum of nodes); returns the fencing tokens, in the order of the resources. Sessions that acquire their locks in one such call, and hold no lock from an earlier call, never deadlock with each other';
 
 CREATE FUNCTION redlock_try_all(resources text[],
                                 ttl interval DEFAULT NULL,
@@ -76,7 +76,7 @@ RETURNS boolean
 AS 'MODULE_PATHNAME', 'redlock_try_all'
 LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
 COMMENT ON FUNCTION redlock_try_all(text[], interval, redlock_scope, interval, interval, interval, text, interval) IS
-'Acquires the distributed locks on up to 64 resources if all locks are free, or get free within "wait" (zero by default; NULL: without end), and returns true; returns false, and acquires no lock, if another session holds one of the locks or asked first';
+'Acquires the distributed locks on up to 64 resources if all locks are free, or get free within "wait" (zero by default; NULL: without end while the lock is taken; fails without a quorum of nodes), and returns true; returns false, and acquires no lock, if another session holds one of the locks or asked first';
 
 CREATE FUNCTION redlock_try_detached(resource text,
                                      hold_at_most interval,
@@ -734,11 +734,11 @@ COMMENT ON COLUMN redlock_hosts.leases IS
 COMMENT ON COLUMN redlock_hosts.since IS
 'Approximate start of the server''s shared memory; a new start changes host_id';
 COMMENT ON COLUMN redlock_hosts.last_seen IS
-'Time of the server''s last entry at a node, by the clock of the node; a server without an entry for 45 seconds is left out';
+'Time of the server''s last entry at a node, by the clock of the server that shows this view; the node tells the age of the entry. A server without an entry for 45 seconds is left out';
 COMMENT ON COLUMN redlock_hosts.nodes IS
 'Number of this server''s nodes that know the listed server';
 COMMENT ON COLUMN redlock_hosts.settled IS
-'All leases of the server are on all its lists of nodes, and a majority of each list answers; redlock.nodes_next of the server that shows this view, if set, is among the lists';
+'All leases of the server, and its released locks under hold_at_least, are on all its lists of nodes, and a majority of each list answers; redlock.nodes_next of the server that shows this view, if set, is among the lists';
 COMMENT ON COLUMN redlock_hosts.agrees IS
 'False: the listed server and this server could get one lock at the same time; null: another prefix';
 COMMENT ON COLUMN redlock_hosts.disagreement IS

@@ -64,7 +64,7 @@ HAVING l.list = 'now' OR count(n.node) > 0;
 -- query redlock_nodes 15: The listed nodes as this server sees them
 -- label node: Address of the node
 -- gauge ready: 1 if the node votes, else 0
--- gauge quarantined: 1 if the node does not vote for new locks, because it may have forgotten leases
+-- gauge quarantined: 1 if the node does not vote for new locks, because it may have forgotten leases, or evicts keys
 -- gauge rtt_seconds: Smoothed time from a command to its reply; 0 before the first reply
 -- counter votes_yes_total: Requests that the node granted
 -- counter votes_no_total: Requests that the node refused
