@@ -33,7 +33,7 @@ OBJS = redlock_pg.o $(patsubst %,src/%.o, \
 	shared/memory shared/new_names shared/node_stats shared/node_status shared/resource_stats shared/run_report shared/stats_file shared/text shared/tls_file shared/url shared/wait_events shared/waiting_here \
 	broker/broker broker/conflicts broker/deadlock broker/host_entry broker/host_pages broker/inspector broker/joint_file \
 	broker/leaving broker/local_wait broker/loop broker/marks broker/members broker/node broker/node_checks \
-	broker/node_local broker/node_local_inspect broker/node_news broker/node_pipeline broker/registry broker/resolver broker/script \
+	broker/node_clock broker/node_local broker/node_local_inspect broker/node_news broker/node_pipeline broker/registry broker/resolver broker/script \
 	broker/subscription broker/timers broker/tls broker/told broker/trouble broker/waiting broker/world \
 	session/ask_hosts session/ask_release session/detached session/effects session/encoding session/extension session/fence session/force session/gate session/grants session/holdings session/inspect_lock session/run_notes session/list_waiting \
 	session/loss session/loss_alarm session/misuse session/permit_queue session/request \

@@ -615,9 +615,12 @@ CREATE VIEW redlock_locks AS
            CASE g.mode WHEN 'ShareLock' THEN 'shared' ELSE 'exclusive' END,
            NULL, NULL, NULL, NULL, NULL::integer
       FROM pg_catalog.pg_locks g
-      JOIN l ON g.classid = l.gate_classid AND g.objid = l.gate_objid
+      -- one row for each gate, not for each reader: else readers times waiters
+      JOIN (SELECT DISTINCT resource, scope, state, pid IS NULL AS unowned, mode, gate_classid, gate_objid
+              FROM l) l
+        ON g.classid = l.gate_classid AND g.objid = l.gate_objid
      WHERE g.locktype = 'userlock' AND g.database OPERATOR(pg_catalog.=) 0::pg_catalog.oid AND g.objsubid = 0
-       AND (NOT g.granted OR (l.scope = 'detached' AND l.state = 'held' AND l.pid IS NULL)
+       AND (NOT g.granted OR (l.scope = 'detached' AND l.state = 'held' AND l.unowned)
             OR (l.mode = 'shared' AND l.state IN ('waiting', 'held')
                 AND NOT EXISTS (SELECT FROM l reader
                                  WHERE reader.gate_classid = g.classid

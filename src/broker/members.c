@@ -389,6 +389,7 @@ assign_indexes(const Listed *listed, int *index, int64 now_us)
 			memset(&b->guard, 0, sizeof(b->guard));
 			pg_atomic_write_u32(&b->deaf, 0);
 			pg_atomic_write_u64(&b->clock_ahead_us, (uint64) NODE_CLOCK_UNKNOWN);
+			pg_atomic_write_u64(&b->clock_faster_ppm, 0);
 			pg_atomic_write_u64(&b->rtt_us, 0);
 			pg_atomic_write_u64(&b->memory_used, 0);
 			pg_atomic_write_u64(&b->memory_limit, 0);

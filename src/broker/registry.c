@@ -15,6 +15,7 @@
 #include "broker/leaving.h"
 #include "broker/marks.h"
 #include "broker/members.h"
+#include "broker/node_clock.h"
 #include "broker/registry.h"
 #include "broker/told.h"
 #include "protocol/hosts.h"
@@ -23,7 +24,6 @@
 #include "shared/guc.h"
 #include "shared/host_list.h"
 #include "shared/lease.h"
-#include "shared/node_status.h"
 
 /*
  * Pause between beats during a configuration conflict, or when this host must not take locks.
@@ -33,9 +33,6 @@
 
 /* Pause between beats while this host does not know yet whether it may take locks. */
 #define BEAT_UNKNOWN_US INT64CONST(20000)
-
-/* The longest round trip by which a node's clock is compared. */
-#define CLOCK_ROUND_TRIP_US INT64CONST(1000000)
 
 static int64 beat_us; /* time of the last beat */
 static core_mask beat_out;
@@ -53,7 +50,6 @@ static void send_beat(RedisNode *node, int64 now_us);
 static void hear_load(RedisNode *node, const redisReply *reply, int64 now_us);
 static void hear_beat(RedisNode *node, const redisReply *reply, int64 now_us);
 static uint64 read_id(const redisReply *text);
-static void note_clock(int node, int64 time_ms, int64 round_trip_us);
 static bool lacks_script(RedisNode *node, const redisReply *reply);
 static void end_beat(RedisNode *node, int64 now_us);
 static void tell_namesake(int64 now_us);
@@ -333,7 +329,7 @@ hear_beat(RedisNode *node, const redisReply *reply, int64 now_us)
 		from->has_mark = true;
 		read_mark(node->index, reply->element[2]->str, reply->element[2]->len);
 		from->namesake = read_id(reply->element[3]);
-		note_clock(node->index, reply->element[4]->integer, now_us - from->asked_us);
+		node_clock_note(node->index, reply->element[4]->integer, from->asked_us, now_us);
 	}
 	end_beat(node, now_us);
 }
@@ -345,19 +341,6 @@ read_id(const redisReply *text)
 	uint64 id;
 
 	return words_take_id(&at, text->str + text->len + 1, &id) ? id : 0;
-}
-
-/*
- * Compares the node's wall clock with this host's, as of the middle of the round trip.  A round
- * trip over CLOCK_ROUND_TRIP_US tells too little.
- */
-static void
-note_clock(int node, int64 time_ms, int64 round_trip_us)
-{
-	int64 here_us = redlock_wall_clock_us() - round_trip_us / 2;
-
-	if (round_trip_us <= CLOCK_ROUND_TRIP_US && time_ms > 0 && time_ms < PG_INT64_MAX / 2000)
-		pg_atomic_write_u64(&node_status[node].clock_ahead_us, (uint64) (time_ms * 1000 - here_us));
 }
 
 static bool

@@ -26,10 +26,10 @@
  * postgres_fdw commits the remote transaction in its own PRE_COMMIT callback.  PostgreSQL first
  * calls the callback registered last.  So our callback is registered again after this session's
  * first write by a wrapper.  A COPY to a partitioned table does not tell whether a wrapper wrote.
- * So our callback is registered again after each such COPY.  Only a statement of the client removes
- * older registrations: another extension's callback may run statements while PostgreSQL reads the
- * list.  A wrapper may register its callback only at its first row: such a callback may come after
- * ours.
+ * So our callback is registered again after each such COPY.  Older registrations are removed when
+ * PostgreSQL has called all callbacks of the transaction: another extension's callback may run
+ * statements while PostgreSQL reads the list.  A wrapper may register its callback only at its
+ *first row: such a callback may come after ours.
  */
 #include "postgres.h"
 
@@ -100,7 +100,7 @@ static bool is_ours(HeapTuple function);
 static bool is_procedural(Oid language);
 static void note_at_once(void);
 static bool is_other_language(const Node *statement);
-static List *foreign_tables(Oid relation, bool descends, List *tables);
+static List *foreign_tables(const UtilityWrites *writes);
 static void note_wrapper(Oid foreign_table);
 static Oid handler_of(Oid foreign_table);
 static void register_callback(void);
@@ -357,10 +357,10 @@ note_at_once(void)
  * Utility statements
  */
 
-ForeignWrites
+UtilityWrites
 effects_begin_utility(Node *statement)
 {
-	ForeignWrites writes = {0};
+	UtilityWrites writes = {0};
 	ListCell *cell;
 	bool calls = IsA(statement, CallStmt) || IsA(statement, DoStmt);
 	bool other_language = calls && is_other_language(statement);
@@ -397,7 +397,10 @@ effects_begin_utility(Node *statement)
 
 				noted = true;
 				writes.routed = get_rel_relkind(relation) == RELKIND_PARTITIONED_TABLE;
-				writes.tables = foreign_tables(relation, writes.routed, NIL);
+				if (writes.routed)
+					writes.parents = list_make1_oid(relation);
+				else
+					writes.alone = list_make1_oid(relation);
 			}
 			break;
 		case T_TruncateStmt:
@@ -405,15 +408,18 @@ effects_begin_utility(Node *statement)
 			foreach (cell, ((TruncateStmt *) statement)->relations)
 			{
 				const RangeVar *name = lfirst_node(RangeVar, cell);
+				Oid relation = RangeVarGetRelid(name, NoLock, true);
 
-				writes.tables =
-					foreign_tables(RangeVarGetRelid(name, NoLock, true), name->inh, writes.tables);
+				if (name->inh)
+					writes.parents = lappend_oid(writes.parents, relation);
+				else
+					writes.alone = lappend_oid(writes.alone, relation);
 			}
 			break;
 		default:
 			break;
 	}
-	if (writes.tables != NIL || (IsA(statement, DoStmt) && other_language))
+	if (foreign_tables(&writes) != NIL || (IsA(statement, DoStmt) && other_language))
 		note_at_once();
 	/* now no error can come before effects_end_call */
 	in_call = in_call || calls;
@@ -421,13 +427,17 @@ effects_begin_utility(Node *statement)
 	return writes;
 }
 
-/* The wrappers of a COPY to a partitioned table may have got no row, and may register later. */
+/*
+ * Looks for foreign tables again: others may have attached or dropped partitions while the
+ * statement waited for its locks.  The wrappers of a COPY to a partitioned table may have got no
+ * row, and may register later.
+ */
 void
-effects_end_utility(ForeignWrites writes)
+effects_end_utility(UtilityWrites writes)
 {
 	ListCell *cell;
 
-	foreach (cell, writes.tables)
+	foreach (cell, foreign_tables(&writes))
 		if (!writes.routed)
 			note_wrapper(lfirst_oid(cell));
 		else if (!list_member_oid(wrappers, handler_of(lfirst_oid(cell))))
@@ -437,7 +447,7 @@ effects_end_utility(ForeignWrites writes)
 
 /* PostgreSQL's list begins with the newest. */
 void
-effects_end_client_utility(void)
+effects_end_callbacks(void)
 {
 	for (intptr_t i = last_registration - 1; i >= first_registration; i--)
 		UnregisterXactCallback(xact_callback, (void *) i);
@@ -462,18 +472,17 @@ is_other_language(const Node *statement)
 	return false;
 }
 
-/*
- * Adds the relation if the relation is a foreign table; with `descends`, also foreign partitions
- * and children.  Without a relation PostgreSQL will raise the error.
- */
+/* Without a relation PostgreSQL will raise the error. */
 static List *
-foreign_tables(Oid relation, bool descends, List *tables)
+foreign_tables(const UtilityWrites *writes)
 {
-	List *all = !OidIsValid(relation) ? NIL
-				: descends            ? find_all_inheritors(relation, NoLock, NULL)
-									  : list_make1_oid(relation);
+	List *all = list_copy(writes->alone);
+	List *tables = NIL;
 	ListCell *cell;
 
+	foreach (cell, writes->parents)
+		if (OidIsValid(lfirst_oid(cell)))
+			all = list_concat(all, find_all_inheritors(lfirst_oid(cell), NoLock, NULL));
 	foreach (cell, all)
 		if (get_rel_relkind(lfirst_oid(cell)) == RELKIND_FOREIGN_TABLE)
 			tables = lappend_oid(tables, lfirst_oid(cell));

@@ -16,21 +16,19 @@
  */
 extern void effects_watch(void (*refuse)(void), XactCallback callback);
 
-/* Foreign tables that a utility statement writes. */
-typedef struct ForeignWrites
+/* Relations that a utility statement writes: palloc'd OIDs. */
+typedef struct UtilityWrites
 {
-	List *tables; /* palloc'd OIDs */
-	bool routed; /* tables may be without a row: partitions of the table that the statement names */
-} ForeignWrites;
+	List *alone;   /* each may be a foreign table */
+	List *parents; /* each, or partitions or children, may be foreign tables */
+	bool routed;   /* a partition gets only some of the rows, or none */
+} UtilityWrites;
 
 /* Called before a utility statement. */
-extern ForeignWrites effects_begin_utility(Node *statement);
+extern UtilityWrites effects_begin_utility(Node *statement);
 
-/* Called after a utility statement that has written foreign tables. */
-extern void effects_end_utility(ForeignWrites writes);
-
-/* Called after a utility statement of the client, which no callback can contain.  Never fails. */
-extern void effects_end_client_utility(void);
+/* Called after a utility statement with such relations. */
+extern void effects_end_utility(UtilityWrites writes);
 
 /* Called after the outermost CALL or DO, also after an error.  Never fails. */
 extern void effects_end_call(void);
@@ -40,5 +38,8 @@ extern bool effects_are_there(void);
 
 /* Called when the transaction has ended.  Never fails. */
 extern void effects_end_transaction(void);
+
+/* Called after PostgreSQL has called all callbacks of an ended transaction.  Never fails. */
+extern void effects_end_callbacks(void);
 
 #endif /* REDLOCK_EFFECTS_H */

@@ -176,15 +176,19 @@ session_check_ready(void)
 {
 	if (!IsPostmasterEnvironment)
 		request_fail_no_broker(); /* at once: single-user mode never has a broker */
-	/*
-	 * at shutdown the server waits for walsenders after the broker, and the broker waits for locks
-	 */
-	if (am_walsender)
-		ereport(ERROR, (errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
-						errmsg("redlocks can't be used in a replication connection")));
+	session_refuse_walsender();
 	if (redlock_nodes()->count == 0)
 		ereport(ERROR, (errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 						errmsg("redlock.nodes is not set"), errhint(SESSION_NODES_STEP)));
+}
+
+/* At shutdown the server waits for walsenders after the broker, and the broker waits for locks. */
+void
+session_refuse_walsender(void)
+{
+	if (am_walsender)
+		ereport(ERROR, (errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+						errmsg("redlocks can't be used in a replication connection")));
 }
 
 /* A lock belongs to a session or is detached, never both. */
@@ -586,7 +590,7 @@ run_utility(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
 			DestReceiver *dest, QueryCompletion *qc)
 {
 	Node *statement = pstmt->utilityStmt;
-	ForeignWrites writes = effects_begin_utility(statement);
+	UtilityWrites writes = effects_begin_utility(statement);
 
 	/* the end of this transaction resumes the alarm; in a block the statement is an error */
 	if (ends_prepared(statement) && context == PROCESS_UTILITY_TOPLEVEL && !IsTransactionBlock() &&
@@ -621,8 +625,6 @@ run_utility(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
 	}
 	else
 		next_ProcessUtility(pstmt, queryString, readOnlyTree, context, params, queryEnv, dest, qc);
-	if (writes.tables != NIL)
+	if (writes.alone != NIL || writes.parents != NIL)
 		effects_end_utility(writes);
-	if (context == PROCESS_UTILITY_TOPLEVEL)
-		effects_end_client_utility();
 }

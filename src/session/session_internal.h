@@ -13,4 +13,7 @@
  */
 extern void session_start(void);
 
+/* session.c: raises an error (0A000) in a replication connection */
+extern void session_refuse_walsender(void);
+
 #endif /* REDLOCK_SESSION_INTERNAL_H */

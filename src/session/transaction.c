@@ -349,6 +349,7 @@ on_release(ResourceReleasePhase phase, bool is_commit, bool is_top_level, void *
 		return;
 	ended = false;
 	end_transaction();
+	effects_end_callbacks();
 	loss_alarm_resume();
 }
 

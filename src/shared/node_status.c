@@ -97,6 +97,7 @@ node_status_set_up(void)
 		pg_atomic_init_u64(&node_status[i].told_us, 0);
 		pg_atomic_init_u32(&node_status[i].deaf, 0);
 		pg_atomic_init_u64(&node_status[i].clock_ahead_us, (uint64) NODE_CLOCK_UNKNOWN);
+		pg_atomic_init_u64(&node_status[i].clock_faster_ppm, 0);
 		pg_atomic_init_u64(&node_status[i].rtt_us, 0);
 		pg_atomic_init_u64(&node_status[i].memory_used, 0);
 		pg_atomic_init_u64(&node_status[i].memory_limit, 0);

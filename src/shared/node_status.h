@@ -25,6 +25,9 @@
 /* clock_ahead_us while no answer has told the node's time */
 #define NODE_CLOCK_UNKNOWN PG_INT64_MIN
 
+/* Two clocks may differ this much in rate: the bound of core_validity_us. */
+#define NODE_CLOCK_DRIFT_PPM 10000
+
 /* Facts of the last handshake. */
 typedef struct NodeFacts
 {
@@ -70,9 +73,10 @@ typedef struct NodeStatus
 	TimestampTz since; /* of the state, or of the first of several failed attempts to connect */
 	NodeFacts facts;
 	GuardMemory guard;
-	pg_atomic_uint32 list_of_hosts;  /* NodeList */
-	pg_atomic_uint64 told_us;        /* when the list last became NODE_LIST_TOLD; 0: never */
-	pg_atomic_uint32 deaf;           /* NodeDeaf */
+	pg_atomic_uint32 list_of_hosts;    /* NodeList */
+	pg_atomic_uint64 told_us;          /* when the list last became NODE_LIST_TOLD; 0: never */
+	pg_atomic_uint32 deaf;             /* NodeDeaf */
+	pg_atomic_uint64 clock_faster_ppm; /* int64: see node_clock.c; 0: equally fast, or unknown */
 	pg_atomic_uint64 clock_ahead_us; /* node's wall clock less this host's; or NODE_CLOCK_UNKNOWN */
 	pg_atomic_uint64 rtt_us;         /* smoothed; 0: unknown */
 	pg_atomic_uint64 memory_used;    /* bytes; 0: not told */

@@ -33,6 +33,7 @@ static int count_list(const Diagnosis *diagnosis, bool next, int *votes);
 static bool add_quorum(Diagnosis *diagnosis, StringInfo text, const char *setting, bool next);
 static NodeStatus *next_node(Diagnosis *diagnosis, int *at);
 static bool is_on_duty(const NodeStatus *status);
+static void add_rate(Diagnosis *diagnosis, NodeStatus *status);
 static void add_lack(Diagnosis *diagnosis, const char *address, const char *purpose,
 					 const char *rights);
 static char *describe_silence(const NodeStatus *status);
@@ -372,6 +373,22 @@ diagnose_versions(Diagnosis *diagnosis)
 	return text.len > 0 ? psprintf("%s.", text.data) : NULL;
 }
 
+static void
+add_rate(Diagnosis *diagnosis, NodeStatus *status)
+{
+	int64 ppm = (int64) pg_atomic_read_u64(&status->clock_faster_ppm);
+
+	if (ppm < 0 ? ppm > -NODE_CLOCK_DRIFT_PPM / 2 : ppm < NODE_CLOCK_DRIFT_PPM / 2)
+		return;
+	diagnose_add(diagnosis, ppm > NODE_CLOCK_DRIFT_PPM ? DIAGNOSE_ERROR : DIAGNOSE_WARNING,
+				 psprintf("The clock of node %s lately ran %.1f%% %s than the clock of this host, "
+						  "or was set; leases allow 1%%.",
+						  status->url.address, (double) (ppm < 0 ? -ppm : ppm) / 10000,
+						  ppm > 0 ? "faster" : "slower"),
+				 "Let the time service slew clocks of nodes and hosts by at most 0.4%, with chrony "
+				 "by \"maxslewrate 4000\".");
+}
+
 const char *
 diagnose_clocks(Diagnosis *diagnosis)
 {
@@ -390,6 +407,7 @@ diagnose_clocks(Diagnosis *diagnosis)
 		if (!is_on_duty(status) || ahead_us == NODE_CLOCK_UNKNOWN)
 			continue;
 		nodes++;
+		add_rate(diagnosis, status);
 		apart_us = ahead_us < 0 ? -ahead_us : ahead_us;
 		most_us = Max(most_us, apart_us);
 		if (apart_us > CLOCKS_APART_US)
@@ -399,9 +417,9 @@ diagnose_clocks(Diagnosis *diagnosis)
 						 status->url.address, fabs(ahead_us / 1e6),
 						 ahead_us > 0 ? "ahead of" : "behind",
 						 ahead_us < -LUA_CLOCK_BOUND_US ? ", so the node refuses this host" : ""),
-				"Correct the clock that is wrong. Slew the clock of a node: after a step forward, "
-				"locks end too early at the node. Tokens need nodes' clocks that are right "
-				"within 20 minutes.");
+				"Correct the clock that is wrong. Slew the clock of a node, by at most 0.4%: after "
+				"a step forward, locks end too early at the node. Tokens need nodes' clocks that "
+				"are right within 20 minutes.");
 	}
 	return nodes > 0 ? psprintf("The clocks of %d nodes and of this host are at most %.3f s apart.",
 								nodes, most_us / 1e6)

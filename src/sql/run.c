@@ -137,7 +137,12 @@ run(FunctionCallInfo fcinfo, LockRequest *request, RunCall *call)
 	if (fence || record) /* before the lock is taken from a server that can write */
 		PreventCommandIfReadOnly(psprintf("%s() with fence or record", call->procedure));
 	if (fence)
+	{
 		call->fences = get_namespace_name(schema);
+		if (call->fences == NULL) /* dropped while the arguments were computed */
+			ereport(ERROR, (errcode(ERRCODE_UNDEFINED_FUNCTION),
+							errmsg("%s has been dropped during the call", call->procedure)));
+	}
 	request->skip = true;
 	if (!IsPostmasterEnvironment)
 		request_fail_no_broker(); /* nor could any process record the run */
