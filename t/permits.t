@@ -171,6 +171,23 @@ $_->cli('DEL', 'redlock:job', map { "redlock:job\x01$_" } 1 .. 4) foreach @nodes
 
 $_->query(take()) foreach $on_a, $also_a;
 
+# ---- one node has a key with another number of permits, left by a dead host ----
+
+{
+	my $copy = q{redis.call('RESTORE', KEYS[2], 60000, redis.call('DUMP', KEYS[1]), 'REPLACE')};
+
+	$on_a->query("SELECT redlock_acquire('left', scope => 'session', permits => 3)");
+	$nodes[2]->cli('EVAL', $copy, 2, 'redlock:left', 'redlock:other');
+	$on_a->query("SELECT redlock_release('left')");
+	wait_until(sub { key_count('redlock:left', @nodes) == 0 }, 'the lock with permits is free');
+	$nodes[2]->cli('EVAL', $copy, 2, 'redlock:other', 'redlock:left');
+	ok($on_b->query("SELECT redlock_acquire('left', scope => 'session') > 0") eq 't', 'the other nodes grant the lock without permits');
+	is($on_c->run("SELECT redlock_try('left')")->{out}, 'f', 'one node does not decide about the number: a try');
+	is($on_c->run("SELECT redlock_acquire('left', '1 s')")->{state}, '55P03', 'a wait');
+	$on_b->query("SELECT redlock_release('left')");
+	$nodes[2]->cli('DEL', 'redlock:left', 'redlock:other');
+}
+
 # ---- another number of permits, on the same server ----
 
 {

@@ -44,6 +44,7 @@
 #include "driver/turns.h"
 #include "shared/clock.h"
 #include "shared/guc.h"
+#include "shared/holder.h"
 #include "shared/lease.h"
 #include "shared/node_stats.h"
 #include "shared/node_status.h"
@@ -68,6 +69,7 @@ static void configure_nodes(int64 now_us);
 static void on_answer(RedisNode *node, const InFlight *sent, const ScriptAnswer *answer,
 					  int64 now_us);
 static void tell_of_answer(RedisNode *node, const InFlight *sent, const ScriptAnswer *answer);
+static bool has_other_permits(const Lease *lease, const ScriptAnswer *answer);
 static void count_vote(RedisNode *node, const InFlight *sent, const ScriptAnswer *answer,
 					   int64 now_us);
 static void note_round_trip(NodeStatus *status, int64 us);
@@ -366,6 +368,10 @@ tell_of_answer(RedisNode *node, const InFlight *sent, const ScriptAnswer *answer
 {
 	Lease *lease = lease_at(sent->command.entry);
 
+	if (has_other_permits(lease, answer))
+		pg_atomic_fetch_or_u32(&lease->other_permits, CORE_BIT(node->index));
+	else
+		pg_atomic_fetch_and_u32(&lease->other_permits, ~CORE_BIT(node->index));
 	if (answer->reply == CORE_REPLY_NO)
 	{
 		TimestampTz until = answer->kept ? GetCurrentTimestamp() + answer->busy_ms * 1000 : 0;
@@ -376,6 +382,17 @@ tell_of_answer(RedisNode *node, const InFlight *sent, const ScriptAnswer *answer
 	}
 	if (answer->reply <= CORE_REPLY_NO)
 		pg_atomic_fetch_and_u32(&lease->silent_nodes, ~CORE_BIT(node->index));
+}
+
+static bool
+has_other_permits(const Lease *lease, const ScriptAnswer *answer)
+{
+	int permits;
+
+	if (answer->reply != CORE_REPLY_NO || !answer->ours)
+		return false;
+	permits = answer->by_readers ? 1 : holder_permits(answer->text);
+	return permits > 0 && permits != Max(lease->permits, 1);
 }
 
 static void

@@ -46,23 +46,26 @@ static void fail_other_permits(const LockRequest *request, int index, int permit
 static char *permits_text(int permits);
 
 /*
- * Raises an error if the holder on another host has another number of permits.  The holder's own
- * text tells the number; without such a text nothing is known.
+ * Raises an error if the holder on another host has another number of permits, as a majority of
+ * the nodes says.  The holder's own text tells the number; without such a text nothing is known.
  */
 void
 request_refuse_granted_permits(const LockRequest *request, int index)
 {
+	Lease *lease = request_now.asked[index].lease;
+	core_mask members = lease->drive.core.members;
+	core_mask other = pg_atomic_read_u32(&lease->other_permits) & members;
 	char held_by[64];
 	int permits;
 
-	if (!lease_held_by_head(request_now.asked[index].lease, held_by, sizeof(held_by)))
+	if (pg_popcount32(other) < core_quorum(members) ||
+		!lease_held_by_head(lease, held_by, sizeof(held_by)))
 		return;
 	permits =
 		strncmp(held_by, LOCK_READERS, strlen(LOCK_READERS)) == 0 ? 1 : holder_permits(held_by);
 	if (permits > 0 && permits != Max(request->permits, 1))
-		fail_other_permits(
-			request, index, permits,
-			psprintf("The lock was granted to: %s.", held_by_text(request_now.asked[index].lease)));
+		fail_other_permits(request, index, permits,
+						   psprintf("The lock was granted to: %s.", held_by_text(lease)));
 }
 
 void

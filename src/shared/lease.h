@@ -200,6 +200,7 @@ typedef struct Lease
 	pg_atomic_uint32 silent_nodes;    /* no usable answer in the last round, or yet in the first
 									   * round */
 	pg_atomic_uint32 denying_nodes;   /* the last round did not find the key there */
+	pg_atomic_uint32 other_permits;   /* the holder there has another number of permits */
 	pg_atomic_uint32 permits_told;    /* queue: count of hints to its holder: a permit
 									   * may be free */
 	pg_atomic_uint32 free_permit;     /* a refused permit: a free permit; a queue:

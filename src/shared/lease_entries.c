@@ -111,6 +111,7 @@ fill(Lease *lease, const LeaseKey *key, const LeaseTerms *terms)
 	pg_atomic_write_u64(&lease->more_tokens_us, 0);
 	pg_atomic_write_u32(&lease->silent_nodes, LEASE_NOT_ASKED);
 	pg_atomic_write_u32(&lease->denying_nodes, 0);
+	pg_atomic_write_u32(&lease->other_permits, 0);
 	seqlock_end_write(&lease->version);
 }
 

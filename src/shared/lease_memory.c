@@ -135,6 +135,7 @@ init_entry(Lease *lease)
 	pg_atomic_init_u64(&lease->more_tokens_us, 0);
 	pg_atomic_init_u32(&lease->silent_nodes, 0);
 	pg_atomic_init_u32(&lease->denying_nodes, 0);
+	pg_atomic_init_u32(&lease->other_permits, 0);
 	pg_atomic_init_u32(&lease->permits_told, 0);
 	pg_atomic_init_u32(&lease->free_permit, 0);
 	pg_atomic_init_u32(&lease->company, LEASE_ALONE);
