@@ -73,6 +73,15 @@ is($on_b->query("SELECT count(*), count(DISTINCT value), bool_and(ttl <= '20 s')
 is($on_b->query("SELECT count(*) FROM redlock_inspect('job') i JOIN redlock_nodes USING (node)"), 5, 'by the names of redlock_nodes');
 is($on_a->query("SELECT min(counter) >= redlock_token('job') FROM redlock_inspect('job')"), 't', 'a counter that is not less than the token');
 {
+	# as after a holder on a host whose clock is ahead
+	my $ahead = q{local t = redis.call('TIME'); redis.call('SET', KEYS[1] .. '\0token', string.format('%.0f', (t[1] + 1200) * 1000000), 'PX', 7200000)};
+
+	$_->cli('EVAL', $ahead, 1, 'redlock:ahead') foreach @nodes;
+	$on_a->query("SELECT redlock_acquire('ahead', scope => 'session')");
+	holder_is('ahead', 'state, since', 'held|', 'tokens ahead of the clock do not tell since when');
+	$on_a->query("SELECT redlock_release('ahead')");
+}
+{
 	my $in_block = $on_b->query("BEGIN; SELECT redlock_is_locked('job'); COMMIT");
 	is($in_block, 't', 'in a transaction block');
 }

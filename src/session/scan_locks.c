@@ -171,7 +171,7 @@ scan_node(Scan *scan, int node)
 	question->nodes = CORE_BIT(node);
 	strcpy(question->value, "0");
 	question->value_len = 1;
-	for (int step = 0; step < STEPS_MAX && new_keys <= NEW_KEYS_MAX; step++)
+	for (int step = 0; step < STEPS_MAX; step++)
 	{
 		const InspectAnswer *answer = ask(scan);
 
@@ -180,6 +180,10 @@ scan_node(Scan *scan, int node)
 		if (answer->node[node].kind != INSPECTED_NONE)
 			return name_fault(node, inspect_fault(answer, node));
 		new_keys += keep_keys(scan, node);
+		if (new_keys > NEW_KEYS_MAX)
+			return name_fault(node, psprintf("it has more than %d locks with these names; give a "
+											 "longer prefix",
+											 NEW_KEYS_MAX));
 		if (strcmp(answer->cursor, "0") == 0)
 			return NULL;
 		/* each step of an honest node has another cursor */

@@ -143,7 +143,7 @@ guc_define(void)
 
 	DefineCustomIntVariable("redlock.max_locks",
 							"Locks that the sessions of this server can hold or ask for at a time.",
-							"Takes about one kilobyte of shared memory each.", &redlock_max_locks,
+							"Takes about 1.2 kilobytes of shared memory each.", &redlock_max_locks,
 							1024, 16, 1000000, PGC_POSTMASTER, 0, NULL, NULL, NULL);
 
 	DefineCustomIntVariable(

@@ -116,6 +116,11 @@
 #include "shared/resource_stats.h"
 #include "shared/seqlock.h"
 
+/* Signal handlers read these numbers, so a simulation by spinlocks will not do. */
+#ifdef PG_HAVE_ATOMIC_U64_SIMULATION
+#error "redlock_pg needs a processor with atomic operations on 64 bits"
+#endif
+
 #define LEASE_TEXT_SIZE 384 /* bytes for a key and two texts about the holder */
 
 /* LeaseTable.unsettled while the lists of nodes are to change */

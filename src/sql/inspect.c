@@ -74,6 +74,9 @@ enum
 	COLUMNS
 };
 
+/* A token may be this far ahead of the clock, and still be the time of the grant. */
+#define CLOCKS_APART_US INT64CONST(1000000)
+
 /* A row in the making. */
 typedef struct Row
 {
@@ -202,6 +205,8 @@ fill_holder(Row *row, const Inspection *inspection, const Value *value, const ch
 			int permit)
 {
 	HolderParts parts;
+	TimestampTz granted;
+	TimestampTz now;
 
 	if (!value->ours || (value->permits > 0 && permit == 0) ||
 		(value->shared && (inspection->readers != 1 || inspection->hosts != 1 ||
@@ -217,11 +222,11 @@ fill_holder(Row *row, const Inspection *inspection, const Value *value, const ch
 	if (parts.pid != 0)
 		set(row, PID, Int32GetDatum(parts.pid));
 	set(row, DETACHED, BoolGetDatum(parts.detached));
-	/* a token is the time of the grant, unless the clock lags behind the tokens */
-	if (inspection->counter > 0 && !value->shared)
-		set(row, SINCE,
-			TimestampTzGetDatum(
-				Min(inspection->counter - REDLOCK_EPOCHS_APART_US, GetCurrentTimestamp())));
+	/* a token is the time of the grant, unless the tokens are ahead of the clock */
+	granted = inspection->counter - REDLOCK_EPOCHS_APART_US;
+	now = GetCurrentTimestamp();
+	if (inspection->counter > 0 && !value->shared && granted <= now + CLOCKS_APART_US)
+		set(row, SINCE, TimestampTzGetDatum(Min(granted, now)));
 }
 
 static void
