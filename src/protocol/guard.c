@@ -17,6 +17,8 @@ static int64_t by_any_clock_us(int64_t us);
 static bool is_same(const char *a, const char *b);
 static int find_twin(GuardMemory *const *nodes, int node, const char *run_id);
 static GuardVerdict review(GuardMemory *memory, const GuardFacts *facts, int64_t max_ttl_us);
+static void remember(GuardMemory *memory, const GuardFacts *facts, GuardVerdict verdict,
+					 int64_t max_ttl_us, int64_t now_us);
 static bool has_evicted(const GuardMemory *memory, const GuardFacts *facts, int64_t max_ttl_us);
 static bool is_young(const GuardFacts *facts, int64_t max_ttl_us);
 
@@ -28,8 +30,7 @@ guard_meet(GuardMemory *const *nodes, int node, const GuardFacts *facts, int64_t
 	bool other = !is_same(memory->run_id, facts->run_id);
 	GuardVerdict verdict = facts->evicts ? GUARD_EVICTS : review(memory, facts, max_ttl_us);
 
-	if (verdict != GUARD_AS_BEFORE || memory->lost_us == GUARD_EVICTING)
-		guard_distrust(memory, facts->evicts, max_ttl_us, now_us);
+	remember(memory, facts, verdict, max_ttl_us, now_us);
 	/* after another known process, the reported uptime is not used; see review */
 	if (memory->run_id[0] == '\0')
 		memory->started_us = now_us - facts->uptime_s * SECOND;
@@ -46,7 +47,6 @@ guard_meet(GuardMemory *const *nodes, int node, const GuardFacts *facts, int64_t
 	memcpy(memory->run_id, facts->run_id, sizeof(memory->run_id));
 	memcpy(memory->marker, facts->marker, sizeof(memory->marker));
 	memory->durable = facts->durable;
-	memory->evicted = facts->evicted;
 	return verdict;
 }
 
@@ -59,10 +59,17 @@ guard_look(GuardMemory *memory, const GuardFacts *facts, int64_t max_ttl_us, int
 
 	if (verdict != GUARD_AS_BEFORE)
 		memory->met_us = now_us; /* votes under way do not count */
+	remember(memory, facts, verdict, max_ttl_us, now_us);
+	return verdict;
+}
+
+static void
+remember(GuardMemory *memory, const GuardFacts *facts, GuardVerdict verdict, int64_t max_ttl_us,
+		 int64_t now_us)
+{
 	if (verdict != GUARD_AS_BEFORE || memory->lost_us == GUARD_EVICTING)
 		guard_distrust(memory, facts->evicts, max_ttl_us, now_us);
 	memory->evicted = facts->evicted;
-	return verdict;
 }
 
 /* The quarantine lasts as long as a lease that begins now could live, by any clock. */

@@ -24,7 +24,7 @@ session_attach(const LockName *name, int64 token)
 	Holding *holding = holding_find(name->hash, name->name);
 	DetachedLease detached;
 
-	session_refuse_walsender(); /* the broker waits for the commit of an attached transaction, too */
+	session_refuse_walsender(); /* the broker waits for an attached commit, too */
 	session_start();
 	if (holding != NULL && !holding_is_valid(holding, 0))
 		holding_fail_lost(holding, ""); /* even if a new lease of this name is detached by now */
