@@ -1,7 +1,7 @@
 # CALL redlock_run(..., fence => true): no batch commits after a newer holder.
 #
 # Protects from: a stale holder committing further batches; a fence counting only at the run's
-# begin, or also after the run; a commit refused without a newer holder.
+# begin, or also after the run, or not at all; a commit refused without a newer holder.
 
 use strict;
 use warnings;
@@ -235,5 +235,24 @@ is($session->run("CALL redlock_run('job', 'SELECT 1', fence => NULL)")->{state},
 is($session->run("BEGIN READ ONLY; CALL redlock_run('job', 'SELECT 1', fence => true)")->{state}, '25006', 'in a read-only transaction');
 $session->query('ROLLBACK');
 wait_until(sub { $host_b->safe_psql('postgres', "SELECT redlock_try('job')") eq 't' }, 'nothing is left');
+
+# the extension is dropped while an argument is computed
+$session->query(<<'SQL');
+DELETE FROM steps;
+CREATE FUNCTION late() RETURNS text LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM pg_advisory_lock(99);
+    PERFORM pg_advisory_unlock(99);
+    RETURN 'INSERT INTO steps VALUES (99)';
+END $$;
+SQL
+$gates->query('SELECT pg_advisory_lock(99)');
+$session->send("CALL redlock_run('job', late(), fence => true)");
+wait_until(sub { $host_a->safe_psql('postgres', "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted") == 1 }, 'an argument is computed');
+$host_a->safe_psql('postgres', 'DROP EXTENSION redlock_pg CASCADE; CREATE EXTENSION redlock_pg');
+$gates->query('SELECT pg_advisory_unlock(99)');
+my $dropped = $session->result;
+is("$dropped->{state} $dropped->{message}", '42883 redlock_run has been dropped during the call', 'a call whose fence is gone says so');
+is(steps(), '', '... and runs nothing');
 
 done_testing();
