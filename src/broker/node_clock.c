@@ -84,11 +84,11 @@ log_rate(int node, int64 ppm, int64 now_us)
 		return;
 	logged_us[node] = now_us;
 	ereport(WARNING,
-			(errmsg("the clock of redlock node %s ran %.1f%% faster than the clock of this host, "
-					"or was set",
+			(errmsg("the clock of redlock node %s ran %.1f%% faster than the clock of this host",
 					node_status[node].url.address, (double) ppm / 10000),
-			 errdetail("Another host may get a lock before its holder on this host knows of the "
-					   "end: leases allow a difference of 1%%."),
+			 errdetail("A clock was slewed or set, or this machine was stopped together with its "
+					   "clock. Leases allow 1%%: another host may get a lock before its holder on "
+					   "this host knows of the end."),
 			 errhint("Let the time service slew clocks of nodes and hosts by at most 0.4%%, with "
 					 "chrony by \"maxslewrate 4000\".")));
 }

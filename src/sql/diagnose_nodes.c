@@ -381,12 +381,12 @@ add_rate(Diagnosis *diagnosis, NodeStatus *status)
 	if (ppm < 0 ? ppm > -NODE_CLOCK_DRIFT_PPM / 2 : ppm < NODE_CLOCK_DRIFT_PPM / 2)
 		return;
 	diagnose_add(diagnosis, ppm > NODE_CLOCK_DRIFT_PPM ? DIAGNOSE_ERROR : DIAGNOSE_WARNING,
-				 psprintf("The clock of node %s lately ran %.1f%% %s than the clock of this host, "
-						  "or was set; leases allow 1%%.",
+				 psprintf("The clock of node %s lately ran %.1f%% %s than the clock of this host; "
+						  "leases allow 1%%.",
 						  status->url.address, (double) (ppm < 0 ? -ppm : ppm) / 10000,
 						  ppm > 0 ? "faster" : "slower"),
 				 "Let the time service slew clocks of nodes and hosts by at most 0.4%, with chrony "
-				 "by \"maxslewrate 4000\".");
+				 "by \"maxslewrate 4000\". Do not set clocks.");
 }
 
 const char *
