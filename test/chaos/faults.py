@@ -66,6 +66,7 @@ class Executor:
         node = self.cluster.nodes[int(number)]
         node.kill()
         self.last(fault)
+        record["silent_until"] = now_us()
         node.start(self.persistence)
 
     def node_empty(self, fault, record, number):
@@ -73,6 +74,7 @@ class Executor:
         node.kill()
         node.empty()
         self.last(fault)
+        record["silent_until"] = now_us()
         node.start(self.persistence)
 
     def node_flush(self, fault, record, number):

@@ -75,6 +75,8 @@ HISTORIES = [
     ("no quorum", [error(10 * S, 10 * S, "08006", "no quorum of redlock nodes")], NO_QUORUM, None),
     ("busy, without a quorum", [error(10 * S, 11 * S, "55P03", "could not acquire redlock")], NO_QUORUM,
      "without a quorum"),
+    ("busy, with a node that had started already", [error(10 * S, 11 * S, "55P03", "could not acquire redlock")],
+     NO_QUORUM[:2] + [dict(NO_QUORUM[2], kind="node_restart", silent_until=8 * S)], None),
     ("busy, with a broker that was stopped too", [error(10 * S, 11 * S, "55P03", "could not acquire redlock")],
      NO_QUORUM + [{"kind": "broker_pause", "target": "broker/a", "t0": 5 * S, "t1": 30 * S}], "without a quorum"),
     ("a doubt about nodes without a dead host", [error(60 * S, 60 * S, "08006", DOUBT)], [], "without a reason"),
