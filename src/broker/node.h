@@ -76,7 +76,7 @@ typedef enum NodeCheck
 {
 	NODE_NO_CHECK,
 	NODE_CHECK_MEMORY,
-	NODE_CHECK_STATS /* the last one */
+	NODE_CHECK_STATS
 } NodeCheck;
 
 /* A command in flight: the context for its reply. */

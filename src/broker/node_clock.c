@@ -52,7 +52,7 @@ node_clock_note(int node, int64 time_ms, int64 asked_us, int64 now_us)
 	if (answer.round_trip_us > ROUND_TRIP_US || time_ms <= 0 || time_ms >= PG_INT64_MAX / 2000)
 		return;
 	if ((int64) pg_atomic_read_u64(&status->clock_ahead_us) == NODE_CLOCK_UNKNOWN)
-		earlier[node].middle_us = 0; /* this index had another node */
+		earlier[node].middle_us = logged_us[node] = 0; /* this index had another node */
 	pg_atomic_write_u64(&status->clock_ahead_us, (uint64) (answer.time_us - here_us));
 	if (earlier[node].middle_us != 0)
 	{

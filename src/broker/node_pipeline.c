@@ -325,7 +325,7 @@ on_reply(RedisNode *node, const redisReply *reply, int64 now_us)
 		node_fail(node, NODE_BACKING_OFF, changed, now_us); /* forces a new handshake */
 }
 
-/* An error tells nothing: a node that evicts keys may still do so. */
+/* An error is no news: an evicting node may go on.  Either answer alone may show an eviction. */
 static void
 on_check(RedisNode *node, NodeCheck check, const redisReply *reply, int64 now_us)
 {
@@ -335,11 +335,9 @@ on_check(RedisNode *node, NodeCheck check, const redisReply *reply, int64 now_us
 	if (reply->type == REDIS_REPLY_ERROR)
 		return;
 	if (check == NODE_CHECK_MEMORY)
-	{
 		node_read_memory(node, reply);
-		return;
-	}
-	node_read_stats(node, reply);
+	else
+		node_read_stats(node, reply);
 	verdict = guard_look(node->guard, &node->facts, MAX_TTL_US, now_us);
 	node_describe(node, verdict);
 	if (verdict != GUARD_AS_BEFORE)

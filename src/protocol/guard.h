@@ -97,7 +97,7 @@ typedef struct GuardFacts
 	int32_t uptime_s;
 	bool durable;    /* answered commands survive restarts */
 	bool evicts;     /* the node evicts keys when its memory is full */
-	int64_t evicted; /* keys that the process has evicted, since its start or a reset; 0: untold */
+	int64_t evicted; /* count of evicted keys since the start or a reset; 0: untold */
 	char marker[LUA_MARKER_MAX + 1];
 	enum
 	{

@@ -12,8 +12,8 @@
 -- Returns the marker; 0: no loss, 1: a loss less than max_ttl ago, 2: an earlier loss; and five
 -- texts: the rights that the user lacks for each lock, for shared locks and permits, for the list
 -- of hosts, for messages to hosts, and for the look at all keys.  Such a text is like
--- "+pexpire +del", or ''.  If the node lacks commands, perhaps
--- by rename-command, returns an error: LUA_MISSING and the commands.
+-- "+pexpire +del", or ''.  If the node lacks commands, perhaps by rename-command, returns an error:
+-- LUA_MISSING and the commands.
 
 -- A call without arguments changes nothing.  Servers word the error differently.
 local missing = ''

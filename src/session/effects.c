@@ -29,7 +29,7 @@
  * So our callback is registered again after each such COPY.  Older registrations are removed when
  * PostgreSQL has called all callbacks of the transaction: another extension's callback may run
  * statements while PostgreSQL reads the list.  A wrapper may register its callback only at its
- *first row: such a callback may come after ours.
+ * first row: such a callback may come after ours.
  */
 #include "postgres.h"
 

@@ -9,10 +9,11 @@
 char *
 loss_reason(Lease *lease)
 {
-	char *nodes = lease_missing_nodes(lease);
+	char *nodes;
 
 	if (lease_limit_ended(lease))
 		return psprintf("The hold_at_most of %d ms has ended.", lease->hold_at_most_ms);
+	nodes = lease_missing_nodes(lease);
 	if (nodes[0] == '\0')
 		return pstrdup("The broker did not renew the lease in time.");
 	return psprintf("No quorum of nodes renewed the lease in time: %s.", nodes);

@@ -116,7 +116,7 @@
 #include "shared/resource_stats.h"
 #include "shared/seqlock.h"
 
-/* Signal handlers read these numbers, so a simulation by spinlocks will not do. */
+/* Signal handlers read 64-bit atomics, and must not wait for the spinlock of a simulation. */
 #ifdef PG_HAVE_ATOMIC_U64_SIMULATION
 #error "redlock_pg needs a processor with atomic operations on 64 bits"
 #endif

@@ -12,7 +12,7 @@
 #include "shared/lease.h"
 #include "shared/lease_internal.h"
 
-/* A victim that was killed keeps the place of its text for this time. */
+/* A killed victim keeps the place of the verdict's text for this time. */
 #define GATE_VICTIM_US INT64CONST(2000000)
 
 static bool is_at_gate(Lease *lease, uint64 gate);

@@ -125,7 +125,7 @@ class Faults:
     def nodes_silent_all_the_time(self, host, begin, end):
         silent = set()
         for fault in self.faults:
-            # a node that starts answers before its fault ends: a busy machine may notice late
+            # a restarted node answers before t1 if the busy test sees the first answer late
             until = fault.get("silent_until", fault["t1"])
             if fault["kind"] in SILENT and fault["t0"] <= begin and until >= end:
                 kind, *where = fault["target"].split("/")
