@@ -72,6 +72,17 @@ sub type_in
 	return;
 }
 
+# Asks again and again: a shell tells of the state of a job only when asked.
+sub ask_until
+{
+	my ($question, $expected, $description) = @_;
+
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	$seen = '';
+	wait_until(sub { syswrite $pty, $question; seen() =~ $expected }, $description) or diag($seen);
+	return;
+}
+
 sub is_held
 {
 	my ($description) = @_;
@@ -126,7 +137,7 @@ type_in("echo code \$?\n", qr/^code 130\r/m, 'with the code of the signal');
 type_in("run cat &\n", qr/prompt> /, 'in the background');
 is_held('it holds the lock');
 type_in("\necho here\n", qr/here\r/, 'and leaves the terminal to the shell');
-type_in("jobs\n", qr/Stopped/, 'it is stopped, since it reads');
+ask_until("jobs\n", qr/Stopped/, 'it is stopped, since it reads');
 type_in("fg\nthird\n", qr/^third\r/m, 'fg: it reads');
 type_in("\cD", qr/prompt> /, 'and comes to the end');
 type_in("run cat | tr a-z A-Z\nfourth\n", qr/^FOURTH\r/m, 'in a pipeline');
