@@ -69,7 +69,11 @@ static int64 inherited_us;
 static bool inherited_agrees; /* the inherited host certainly agrees */
 static bool in_doubt;         /* some host agrees, but not for certain */
 
-static bool step_in_way;  /* another host's announced step leads away from this host's lists */
+/*
+ * The announced step of another host, which may still take locks, leads away from this host's
+ * lists.
+ */
+static bool step_in_way;
 static core_mask guessed; /* indexes of nodes; see note_guess */
 
 static struct
@@ -104,7 +108,7 @@ static bool is_silent(int64 seen_us);
 static void note_guess(const HostsDifference *difference, const HostConfig *theirs, int64 seen_us);
 static bool surely_agrees(const HostConfig *theirs);
 static int find_conflict(uint64 host, const HostConfig *config);
-static bool was_compared(const HostRecord *record, int64 seen_us);
+static bool was_compared(const HostRecord *record, int64 seen_us, HostStep step);
 static void log_conflict(Conflict *conflict);
 static int first_stopping(void);
 static void publish(void);
@@ -503,7 +507,7 @@ read_other(const HostRecord *record, int64 seen_us, HostFacts *facts, HostConfig
 		   hosts_read_facts(facts, record->facts, record->facts_len) &&
 		   hosts_read_config(theirs, record->config, record->config_len) &&
 		   strcmp(theirs->prefix, entry_config()->prefix) == 0 &&
-		   (!was_compared(record, seen_us) || record->id == inherited);
+		   (!was_compared(record, seen_us, theirs->step) || record->id == inherited);
 }
 
 /* Compares one entry with this host, and records a conflict or its end. */
@@ -520,7 +524,7 @@ look_at(const HostRecord *record, int64 seen_us)
 	if (!read_other(record, seen_us, &facts, &theirs))
 		return;
 	hosts_compare(entry_config(), &theirs, seen_us, &difference);
-	if (theirs.step != HOST_STAYS)
+	if (theirs.step != HOST_STAYS && !is_silent(seen_us))
 	{
 		static HostConfig then;
 		HostsDifference apart_then;
@@ -570,6 +574,10 @@ look_at(const HostRecord *record, int64 seen_us)
 	conflict->found_us = looked_us;
 }
 
+/*
+ * Is this entry so old that the host's standing has lapsed?  A host that hangs may take locks until
+ * then.  Afterwards the host must write an entry, and look, before it takes locks.
+ */
 static bool
 is_silent(int64 seen_us)
 {
@@ -578,8 +586,7 @@ is_silent(int64 seen_us)
 
 /*
  * Notes guesses: nodes of this host that may be nodes of the other host.  After a wrong guess both
- * hosts could get one lock.  A live host writes again within seconds, which ends
- * the guess.  A host that hangs may still take locks until its standing lapses.
+ * hosts could get one lock.  A live host writes again within seconds, which ends the guess.
  */
 static void
 note_guess(const HostsDifference *difference, const HostConfig *theirs, int64 seen_us)
@@ -625,10 +632,11 @@ find_conflict(uint64 host, const HostConfig *config)
  * true when COMPARED_MAX is reached.
  */
 static bool
-was_compared(const HostRecord *record, int64 seen_us)
+was_compared(const HostRecord *record, int64 seen_us, HostStep step)
 {
 	core_mask doubt = hosts_in_doubt(entry_config(), seen_us);
-	uint64 seed = doubt | (doubt != 0 && is_silent(seen_us) ? UINT64CONST(1) << 32 : 0);
+	bool silence_counts = doubt != 0 || step != HOST_STAYS;
+	uint64 seed = doubt | (silence_counts && is_silent(seen_us) ? UINT64CONST(1) << 32 : 0);
 	uint64 hash =
 		hash_bytes_extended((const unsigned char *) record->config, record->config_len, seed);
 

@@ -437,7 +437,9 @@ request_fail_unreachable(const LockRequest *request, int index, char *nodes)
 			 : !lease_table->standing.begun && lease_table->standing.says != HOST_WARNS &&
 					 node_status_may_have_quorum()
 				 ? errhint("Try again: this host is still asking the nodes whether other hosts "
-						   "have the same settings. See the views redlock_nodes and redlock_hosts.")
+						   "have the same settings. A host that has crashed or hangs is waited for "
+						   "until 31 seconds after its redlock_hosts.last_seen. See the views "
+						   "redlock_nodes and redlock_hosts.")
 				 : errhint("See the view redlock_nodes, or call redlock_diagnose(). A quorum is a "
 						   "majority of all nodes in "
 						   "redlock.nodes, and also of all nodes in redlock.nodes_next if set.")));
