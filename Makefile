@@ -200,7 +200,7 @@ test/unit/settling_test: src/protocol/settling.c $(CORE_FILES)
 test/unit/several_test: src/protocol/several.c
 test/unit/node_error_test: src/protocol/node_error.c
 test/unit/node_index_test: src/protocol/node_index.c
-test/unit/standing_test: src/protocol/standing.c
+test/unit/standing_test: src/protocol/standing.c src/protocol/hosts.c src/protocol/words.c src/protocol/overlap.c $(CORE_FILES)
 test/unit/steps_test: src/protocol/steps.c src/protocol/hosts.c src/protocol/words.c src/protocol/overlap.c $(CORE_FILES)
 test/unit/value_test: src/protocol/value.c
 test/unit/waiters_test: src/protocol/waiters.c

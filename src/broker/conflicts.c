@@ -69,12 +69,7 @@ static int64 inherited_us;
 static bool inherited_agrees; /* the inherited host certainly agrees */
 static bool in_doubt;         /* some host agrees, but not for certain */
 
-/*
- * The announced step of another host, which may still take locks, leads away from this host's
- * lists.
- */
-static bool step_in_way;
-static core_mask guessed; /* indexes of nodes; see note_guess */
+static StandingWait to_wait; /* of the last look */
 
 static struct
 {
@@ -104,8 +99,6 @@ static void see(const HostRecord *record, int64 seen_us);
 static bool was_seen(uint64 host);
 static bool is_outdated(const HostRecord *record, int64 seen_us);
 static void look_at(const HostRecord *record, int64 seen_us);
-static bool is_silent(int64 seen_us);
-static void note_guess(const HostsDifference *difference, const HostConfig *theirs, int64 seen_us);
 static bool surely_agrees(const HostConfig *theirs);
 static int find_conflict(uint64 host, const HostConfig *config);
 static bool was_compared(const HostRecord *record, int64 seen_us, HostStep step);
@@ -136,8 +129,7 @@ find_conflicts(int64 now_us)
 	looked_us = now_us;
 	inherited_agrees = false;
 	in_doubt = false;
-	step_in_way = false;
-	guessed = 0;
+	to_wait = (StandingWait){0};
 	entry_look_again(); /* nodes may have changed since the entry was written */
 	complete = !read_all_told(now_us, look_at) && all_have_told(now_us);
 	for (int i = 0; i < conflict_count; i++)
@@ -186,7 +178,7 @@ look_at_standing(int64 now_us)
 
 	(void) standing_has_lapsed(standing, now_us);
 	if (!is_answered(&view.asked_us) ||
-		(!standing->begun && (step_in_way || guessed != 0 || inherited != 0)))
+		(!standing->begun && (to_wait.step || to_wait.guessed != 0 || inherited != 0)))
 	{
 		if (!standing->begun)
 			beat_by(now_us + BEAT_LEAST_US);
@@ -214,6 +206,8 @@ look_at_standing(int64 now_us)
 static void
 let_vote(int64 now_us)
 {
+	core_mask guessed = entry_nodes(to_wait.guessed);
+
 	if (guessed != 0)
 		beat_by(now_us + BEAT_LEAST_US);
 	for (int i = 0; i < CORE_NODES_MAX; i++)
@@ -524,17 +518,8 @@ look_at(const HostRecord *record, int64 seen_us)
 	if (!read_other(record, seen_us, &facts, &theirs))
 		return;
 	hosts_compare(entry_config(), &theirs, seen_us, &difference);
-	if (theirs.step != HOST_STAYS && !is_silent(seen_us))
-	{
-		static HostConfig then;
-		HostsDifference apart_then;
-
-		then = theirs;
-		hosts_take_step(&then);
-		hosts_compare(entry_config(), &then, HOSTS_AT_ANY_TIME, &apart_then);
-		step_in_way = step_in_way || (apart_then.kinds & HOSTS_NODES) != 0;
-	}
-	note_guess(&difference, &theirs, seen_us);
+	standing_add_wait(&lease_table->standing, entry_config(), &theirs, &difference,
+					  looked_us - seen_us, &to_wait);
 	i = find_conflict(record->id, &theirs);
 	if (i == LUA_CONFIGS_MAX)
 		return;
@@ -572,29 +557,6 @@ look_at(const HostRecord *record, int64 seen_us)
 	conflict->host = record->id;
 	conflict->difference = difference;
 	conflict->found_us = looked_us;
-}
-
-/*
- * Is this entry so old that the host's standing has lapsed?  A host that hangs may take locks until
- * then.  Afterwards the host must write an entry, and look, before it takes locks.
- */
-static bool
-is_silent(int64 seen_us)
-{
-	return looked_us - seen_us > STANDING_SILENT_US;
-}
-
-/*
- * Notes guesses: nodes of this host that may be nodes of the other host.  After a wrong guess both
- * hosts could get one lock.  A live host writes again within seconds, which ends the guess.
- */
-static void
-note_guess(const HostsDifference *difference, const HostConfig *theirs, int64 seen_us)
-{
-	StandingOther other = standing_other(0, theirs, difference->guess_kinds, 0);
-
-	if (!is_silent(seen_us) && standing_stops(&lease_table->standing, &other))
-		guessed |= entry_nodes(difference->guessed);
 }
 
 /*
@@ -636,7 +598,9 @@ was_compared(const HostRecord *record, int64 seen_us, HostStep step)
 {
 	core_mask doubt = hosts_in_doubt(entry_config(), seen_us);
 	bool silence_counts = doubt != 0 || step != HOST_STAYS;
-	uint64 seed = doubt | (silence_counts && is_silent(seen_us) ? UINT64CONST(1) << 32 : 0);
+	uint64 seed =
+		doubt |
+		(silence_counts && looked_us - seen_us > STANDING_SILENT_US ? UINT64CONST(1) << 32 : 0);
 	uint64 hash =
 		hash_bytes_extended((const unsigned char *) record->config, record->config_len, seed);
 

@@ -60,6 +60,25 @@ standing_stops(const Standing *standing, const StandingOther *other)
 }
 
 void
+standing_add_wait(const Standing *standing, const HostConfig *ours, const HostConfig *theirs,
+				  const HostsDifference *difference, int64_t age_us, StandingWait *wait)
+{
+	StandingOther other = standing_other(0, theirs, difference->guess_kinds, 0);
+	HostConfig then = *theirs;
+	HostsDifference apart;
+
+	if (age_us > STANDING_SILENT_US)
+		return;
+	if (standing_stops(standing, &other))
+		wait->guessed |= difference->guessed;
+	if (theirs->step == HOST_STAYS)
+		return;
+	hosts_take_step(&then);
+	hosts_compare(ours, &then, HOSTS_AT_ANY_TIME, &apart);
+	wait->step = wait->step || (apart.kinds & HOSTS_NODES) != 0;
+}
+
+void
 standing_look(Standing *standing, const StandingView *view, int64_t now_us)
 {
 	bool others_take = false;

@@ -102,6 +102,24 @@ extern StandingOther standing_other(uint64_t id, const HostConfig *theirs, unsig
 /* Returns true if the given host keeps this host from taking locks. */
 extern bool standing_stops(const Standing *standing, const StandingOther *other);
 
+/* Why a newcomer waits for the next entries of other hosts */
+typedef struct StandingWait
+{
+	bool step;         /* an announced step leads away from this host's lists */
+	core_mask guessed; /* places in `ours` of nodes that may be nodes of another host */
+} StandingWait;
+
+/*
+ * Adds the reasons to wait for the next entry of another host to *wait.  After a wrong guess about
+ * a node, or after the other host's step, both hosts could get one lock.  A live host writes again
+ * within seconds.  A host that hangs must look again once its standing has lapsed.
+ *
+ * difference: of these configurations; age_us: since the other host wrote its entry.
+ */
+extern void standing_add_wait(const Standing *standing, const HostConfig *ours,
+							  const HostConfig *theirs, const HostsDifference *difference,
+							  int64_t age_us, StandingWait *wait);
+
 /*
  * Decides from the nodes' answers.  The caller guarantees: a quorum, and each node that this
  * host reaches, has answered an entry with the present number.

@@ -388,25 +388,10 @@ static HostConfig own_then;
 static HostConfig own_announced;
 static StandingOther others[HOSTS + 1];
 static bool found[HOSTS];
-static bool step_in_way;
-static core_mask guessed;
+static StandingWait wait;
 static bool apart;
 static bool rival;
 static uint64_t rival_id;
-
-/* Nodes in force come first in a configuration. */
-static void
-note_guess(const host *h, const HostsDifference *difference, const HostConfig *theirs)
-{
-	StandingOther other = standing_other(0, theirs, difference->guess_kinds, 0);
-	int place = 0;
-
-	if (!standing_stops(&h->standing, &other))
-		return;
-	for (int n = 0; n < NODES; n++)
-		if ((all_of(h->lists) & CORE_BIT(n)) && (difference->guessed & CORE_BIT(place++)))
-			guessed |= CORE_BIT(n);
-}
 
 static void
 see(host *h, int o, const entry *told)
@@ -414,17 +399,8 @@ see(host *h, int o, const entry *told)
 	HostsDifference difference;
 
 	hosts_compare(&own, &told->config, told->seen_us, &difference);
-	if (told->config.step != HOST_STAYS)
-	{
-		HostConfig then = told->config;
-		HostsDifference apart_then;
-
-		hosts_take_step(&then);
-		hosts_compare(&own, &then, HOSTS_AT_ANY_TIME, &apart_then);
-		step_in_way = step_in_way || (apart_then.kinds & HOSTS_NODES) != 0;
-	}
-	if (now_us - told->seen_us <= STANDING_SILENT_US)
-		note_guess(h, &difference, &told->config);
+	standing_add_wait(&h->standing, &own, &told->config, &difference, now_us - told->seen_us,
+					  &wait);
 	if (difference.kinds == 0)
 		return;
 	found[o] = true;
@@ -449,6 +425,19 @@ is_answered(const host *h)
 	return core_has_quorum(h->lists, those);
 }
 
+/* Nodes in force come first in a configuration. */
+static core_mask
+guessed_nodes(const host *h)
+{
+	core_mask nodes = 0;
+	int place = 0;
+
+	for (int n = 0; n < NODES; n++)
+		if ((all_of(h->lists) & CORE_BIT(n)) && (wait.guessed & CORE_BIT(place++)))
+			nodes |= CORE_BIT(n);
+	return nodes;
+}
+
 /*
  * Looks at the other hosts when all beats are answered.  Returns false if
  * answers are missing, or a step or a guess is in the way.
@@ -463,12 +452,13 @@ look_at(host *h)
 	bool any_found = false;
 	bool all_ripe = true;
 	int count = 0;
+	core_mask guessed;
 
 	describe(h, h->lists, &own);
 	memset(found, 0, sizeof(found));
-	step_in_way = false;
-	guessed = 0;
+	wait = (StandingWait){0};
 	each_told(h, see);
+	guessed = guessed_nodes(h);
 	if (standing_has_lapsed(&h->standing, now_us))
 		seen.lapsed++;
 	for (int o = 0; o < HOSTS; o++)
@@ -493,7 +483,7 @@ look_at(host *h)
 		h->told |= h->beat[n].answered != 0 ? CORE_BIT(n) & ~guessed : 0;
 	if (guessed != 0)
 		h->beat_at_us = now_us + SECOND;
-	if (!is_answered(h) || (!h->standing.begun && (step_in_way || guessed != 0)))
+	if (!is_answered(h) || (!h->standing.begun && (wait.step || guessed != 0)))
 	{
 		h->beat_at_us = now_us + SECOND;
 		return false;

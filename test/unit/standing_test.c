@@ -4,8 +4,8 @@
  *		several hosts have different settings.
  *
  * Protects from: a host taking locks before its announcement, or before a look at other hosts; a
- * newcomer stopping established hosts; two hosts waiting without an end for each other; a host
- * going on beside another host with locks.
+ * newcomer stopping established hosts; two hosts waiting without an end for each other, or for a
+ * dead host; a host going on beside another host with locks.
  */
 #include <string.h>
 
@@ -268,6 +268,60 @@ test_kinds(void)
 	   "but for locks by a former list of nodes");
 }
 
+/* One node for each character of `lists`: in the first list (1), in the next (2), or in both (3).
+ */
+static HostConfig
+config_of(const char *lists, char first, HostStep step)
+{
+	HostConfig config = {.standing = HOST_TAKES, .step = step};
+
+	for (; *lists != '\0'; lists++)
+	{
+		HostNode *node = &config.node[config.count++];
+
+		node->address[0] = node->process[0] = node->last[0] = first++;
+		node->now = (*lists - '0') % 2 == 1;
+		node->next = (*lists - '0') / 2 == 1;
+	}
+	return config;
+}
+
+static StandingWait
+wait_for(HostConfig theirs, HostsDifference difference, int64_t age_us)
+{
+	HostConfig ours = config_of("111222", 'a', HOST_STAYS);
+	Standing standing = begun(0);
+	StandingWait wait = {0};
+
+	standing_add_wait(&standing, &ours, &theirs, &difference, age_us, &wait);
+	return wait;
+}
+
+static void
+test_waits(void)
+{
+	HostsDifference none = {0};
+	HostsDifference guess = {.guess_kinds = HOSTS_NODES, .guessed = 6};
+	HostConfig stays = config_of("111222", 'd', HOST_STAYS);
+	HostConfig goes_along = config_of("111222", 'a', HOST_GOES_ON);
+	HostConfig goes_away = config_of("111222", 'd', HOST_GOES_ON);
+	HostConfig refuses = config_of("111222", 'a', HOST_STAYS);
+
+	ok(wait_for(goes_away, none, 0).step, "a host that leaves this host's lists is waited for");
+	ok(!wait_for(goes_along, none, 0).step, "but not a host that goes to a list of this host");
+	ok(!wait_for(stays, none, 0).step, "nor a host that stays");
+	ok(wait_for(stays, guess, 0).guessed == 6 && !wait_for(stays, guess, 0).step,
+	   "a guess about nodes is waited for");
+	refuses.standing = HOST_REFUSES;
+	ok(wait_for(refuses, guess, 0).guessed == 0, "but not if the other host takes no locks");
+	ok(wait_for(goes_away, guess, STANDING_SILENT_US).step &&
+		   wait_for(goes_away, guess, STANDING_SILENT_US).guessed == 6,
+	   "a host that hangs is waited for until its standing has lapsed");
+	ok(!wait_for(goes_away, guess, STANDING_SILENT_US + 1).step &&
+		   wait_for(goes_away, guess, STANDING_SILENT_US + 1).guessed == 0,
+	   "and not for longer");
+}
+
 int
 main(void)
 {
@@ -279,5 +333,6 @@ main(void)
 	test_warns();
 	test_lapse();
 	test_kinds();
+	test_waits();
 	return tap_done();
 }
