@@ -3,11 +3,13 @@
 # Protects from: texts of nodes with noise of a script, or with two full stops; the same hint for
 # all causes when the cause is known; advice to try again while most nodes are down; a node refused
 # for a passing reason; an error of a former password staying; a state flickering; a session hearing
-# of a session ahead, but not of which session.
+# of a session ahead, but not of which session; an error without its reason, if a wait ends just when
+# the host begins to take locks.
 
 use strict;
 use warnings;
 
+use HostileNode;
 use IO::Socket::INET;
 use RedlockTest;
 use Test::More;
@@ -197,4 +199,28 @@ $_->cli('DEL', 'redlock:own') foreach $good, @full;
 $first->result;
 
 $_->quit foreach $first, $second, $s;
+
+# ---- the host looks at other hosts first, and nodes answer late ----
+
+my @ways  = map { HostileNode->new($_) } redis_nodes(3);
+my $asks  = redlock_cluster('asks', nodes => \@ways, conf => $conf);
+my @waits = map { 100 * $_ } 3 .. 22; # ms: some of them end just after the host's begin
+my @waiters = map { session($asks) } @waits;
+$_->obey([ '^EVALSHA', 'delay', '0.3' ]) foreach @ways;
+kill 'STOP', my $broker = broker_pid($asks);
+$asks->append_conf('postgresql.conf', "redlock.max_ttl = '11s'\n");
+$asks->reload;
+$waiters[$_]->send("SELECT redlock_acquire('asks $_', wait => '$waits[$_] ms') > 0") foreach 0 .. $#waits;
+kill 'CONT', $broker;
+my %reasons;
+foreach my $waiter (@waiters)
+{
+	my $result = $waiter->result;
+	my $text = $result->{state} eq '' ? 'acquired' : "$result->{detail} $result->{hint}";
+	$reasons{ $text =~ /(acquired|until a moment ago|still asking|broker is stopped)/ ? $1 : 'none' }++;
+	$waiter->quit;
+}
+ok($reasons{'until a moment ago'} && $reasons{acquired} && !$reasons{none}, 'each error tells its reason')
+  or diag(explain(\%reasons));
+
 done_testing();

@@ -191,7 +191,10 @@ look_at_standing(int64 now_us)
 	if (standing->number != number)
 		beat_at(now_us);
 	else if (standing->begun && !had_begun)
+	{
+		votes_begin();
 		beat_soon();
+	}
 }
 
 /*

@@ -19,6 +19,8 @@ static core_mask may_vote;   /* nodes that may vote */
 static int64 beat_at_us = 0; /* the next beat is due then */
 static bool changed = false; /* the next beat is due soon */
 
+static void note_vote(int index);
+
 void
 told_init(void)
 {
@@ -134,9 +136,23 @@ set_told(int index, NodeList list)
 	else if (!(may_vote & CORE_BIT(index)))
 	{
 		may_vote |= CORE_BIT(index);
-		pg_atomic_write_u64(&node_status[index].told_us, (uint64) redlock_clock_us());
+		note_vote(index);
 	}
 	pg_atomic_write_u32(&node_status[index].list_of_hosts, list);
+}
+
+void
+votes_begin(void)
+{
+	for (int i = 0; i < CORE_NODES_MAX; i++)
+		if (may_vote & CORE_BIT(i))
+			note_vote(i);
+}
+
+static void
+note_vote(int index)
+{
+	pg_atomic_write_u64(&node_status[index].vote_counts_us, (uint64) redlock_clock_us());
 }
 
 core_mask

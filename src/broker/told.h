@@ -89,6 +89,10 @@ extern void list_complain(RedisNode *node, const redisReply *reply);
  * answered with the other hosts, or keeps no list.
  */
 extern void set_told(int index, NodeList list);
+
+/* This host begins to take locks: the votes of nodes count from now on. */
+extern void votes_begin(void);
+
 extern core_mask nodes_told(void);
 
 extern bool has_told(int node, int64 now_us);

@@ -114,7 +114,7 @@ typedef struct StandingWait
  * a node, or after the other host's step, both hosts could get one lock.  A live host writes again
  * within seconds.  A host that hangs must look again once its standing has lapsed.
  *
- * difference: of these configurations; age_us: since the other host wrote its entry.
+ * difference: between `ours` and `theirs`; age_us: age of the other host's entry.
  */
 extern void standing_add_wait(const Standing *standing, const HostConfig *ours,
 							  const HostConfig *theirs, const HostsDifference *difference,

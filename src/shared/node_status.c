@@ -94,7 +94,7 @@ node_status_set_up(void)
 	{
 		pg_atomic_init_u32(&node_status[i].version.number, 0);
 		pg_atomic_init_u32(&node_status[i].list_of_hosts, NODE_LIST_AWAITED);
-		pg_atomic_init_u64(&node_status[i].told_us, 0);
+		pg_atomic_init_u64(&node_status[i].vote_counts_us, 0);
 		pg_atomic_init_u32(&node_status[i].deaf, 0);
 		pg_atomic_init_u64(&node_status[i].clock_ahead_us, (uint64) NODE_CLOCK_UNKNOWN);
 		pg_atomic_init_u64(&node_status[i].clock_faster_ppm, 0);
@@ -145,8 +145,7 @@ static const char *
 silence(const NodeStatus *status)
 {
 	bool is_ready = strcmp(status->state, "ready") == 0;
-	int64 told_ago_us =
-		redlock_clock_us() - (int64) pg_atomic_read_u64((pg_atomic_uint64 *) &status->told_us);
+	int64 counts_us = (int64) pg_atomic_read_u64((pg_atomic_uint64 *) &status->vote_counts_us);
 
 	if (is_ready && node_status_list(status) == NODE_LIST_IN_DOUBT)
 		return IN_DOUBT;
@@ -154,7 +153,7 @@ silence(const NodeStatus *status)
 		return status->last_error;
 	if (is_ready && node_status_list(status) == NODE_LIST_AWAITED)
 		return "it has not yet sent its list of hosts";
-	if (is_ready && told_ago_us <= MOMENT_US)
+	if (is_ready && redlock_clock_us() - counts_us <= MOMENT_US)
 		return VOTES_NOW;
 	return "no answer yet";
 }

@@ -74,7 +74,7 @@ typedef struct NodeStatus
 	NodeFacts facts;
 	GuardMemory guard;
 	pg_atomic_uint32 list_of_hosts;    /* NodeList */
-	pg_atomic_uint64 told_us;          /* when the list last became NODE_LIST_TOLD; 0: never */
+	pg_atomic_uint64 vote_counts_us;   /* when its vote last began to count; 0: never */
 	pg_atomic_uint32 deaf;             /* NodeDeaf */
 	pg_atomic_uint64 clock_faster_ppm; /* int64: see node_clock.c; 0: equally fast, or unknown */
 	pg_atomic_uint64 clock_ahead_us; /* node's wall clock less this host's; or NODE_CLOCK_UNKNOWN */

@@ -175,12 +175,12 @@ test_explanation(void)
 			 "a quarantine that has no end by itself");
 
 	begin();
-	pg_atomic_write_u64(&node_status[0].told_us, NOW_US - 500000);
+	pg_atomic_write_u64(&node_status[0].vote_counts_us, NOW_US - 500000);
 	explains(0, 0, CORE_BIT(0), "h0:1: no answer yet; until a moment ago its vote did not count",
 			 "a list that has just become known");
-	pg_atomic_write_u64(&node_status[0].told_us, NOW_US - 500001);
+	pg_atomic_write_u64(&node_status[0].vote_counts_us, NOW_US - 500001);
 	explains(0, 0, CORE_BIT(0), "h0:1: no answer yet", "a list known for longer");
-	pg_atomic_write_u64(&node_status[0].told_us, NOW_US);
+	pg_atomic_write_u64(&node_status[0].vote_counts_us, NOW_US);
 	pg_atomic_write_u32(&node_status[0].list_of_hosts, NODE_LIST_IN_DOUBT);
 	explains(0, 0, CORE_BIT(0), "h0:1: " IN_DOUBT, "a new doubt");
 
