@@ -71,6 +71,19 @@ static bool in_doubt;         /* some host agrees, but not for certain */
 
 static StandingWait to_wait; /* of the last look */
 
+/*
+ * The order in which a look reads entries.  Hosts with locks come first, since the number of
+ * configurations to compare and to keep is limited.
+ */
+typedef enum Turn
+{
+	TURN_OF_HOLDERS,
+	TURN_OF_ASKERS,
+	TURN_OF_REFUSERS
+} Turn;
+
+static Turn turn; /* of the look */
+
 static struct
 {
 	uint64 host;
@@ -87,6 +100,7 @@ static bool is_ripe(const Conflict *conflict);
 static bool has_leases(int64 now_us);
 static int describe_others(StandingOther *others, bool all);
 static void find_other(const Conflict *conflict, StandingOther *other);
+static Turn turn_of(const HostConfig *config);
 static bool takes_or_holds(const Conflict *conflict);
 static bool stops(const Conflict *conflict);
 static void end_inherited(bool complete);
@@ -101,6 +115,7 @@ static bool is_outdated(const HostRecord *record, int64 seen_us);
 static void look_at(const HostRecord *record, int64 seen_us);
 static bool surely_agrees(const HostConfig *theirs);
 static int find_conflict(uint64 host, const HostConfig *config);
+static bool drop_last_from(Turn first);
 static bool was_compared(const HostRecord *record, int64 seen_us, HostStep step);
 static void log_conflict(Conflict *conflict);
 static int first_stopping(void);
@@ -142,7 +157,7 @@ find_conflicts(int64 now_us)
 		 */
 		if (conflict->found_us != looked_us &&
 			(complete || !conflict->logged || conflict->agreed_us == looked_us ||
-			 now_us - conflict->sure_us > HOST_LIVES_US))
+			 now_us - conflict->seen_us > HOST_LIVES_US))
 		{
 			if (conflict->logged)
 				log_end(conflict->facts.name);
@@ -188,6 +203,8 @@ look_at_standing(int64 now_us)
 	view.has_leases = has_leases(now_us);
 	view.count = describe_others(others, !standing->begun);
 	standing_look(standing, &view, now_us);
+	if (standing->number != number && lease_gives_way())
+		(void) lease_release_all_idle();
 	if (standing->number != number)
 		beat_at(now_us);
 	else if (standing->begun && !had_begun)
@@ -354,6 +371,15 @@ conflicts_any(void)
 	return conflict_count > 0;
 }
 
+bool
+conflicts_with_holders(void)
+{
+	for (int i = 0; i < conflict_count; i++)
+		if (takes_or_holds(&conflicts[i]))
+			return true;
+	return false;
+}
+
 void
 registry_configured(int64 now_us)
 {
@@ -382,6 +408,8 @@ registry_configured(int64 now_us)
 		return;
 	lease_table->settings = hash;
 	standing_reset(&lease_table->standing, has_leases(now_us));
+	if (lease_gives_way())
+		(void) lease_release_all_idle();
 	set_list_left(false);
 	beat_at(now_us);
 }
@@ -413,12 +441,12 @@ end_inherited(bool complete)
 	inherited = 0;
 }
 
-/* Did this look find a conflict for certain, ripe or not? */
+/* Did this look find a conflict that stops this host, for certain, ripe or not? */
 static bool
 is_found(void)
 {
 	for (int i = 0; i < conflict_count; i++)
-		if (conflicts[i].sure_us == looked_us)
+		if (conflicts[i].sure_us == looked_us && stops(&conflicts[i]))
 			return true;
 	return false;
 }
@@ -442,7 +470,7 @@ all_have_told(int64 now_us)
 	return true;
 }
 
-/* Reads all answers twice: first to learn which entries are outdated, then for `read`. */
+/* Reads all answers: first to learn which entries are outdated, then for `read`, in turns. */
 bool
 read_all_told(int64 now_us, void (*read)(const HostRecord *record, int64 seen_us))
 {
@@ -451,8 +479,9 @@ read_all_told(int64 now_us, void (*read)(const HostRecord *record, int64 seen_us
 	compared_count = seen_count = 0;
 	for (int i = 0; i < CORE_NODES_MAX; i++)
 		more = read_told(i, now_us, see) || more;
-	for (int i = 0; i < CORE_NODES_MAX; i++)
-		(void) read_told(i, now_us, read);
+	for (turn = TURN_OF_HOLDERS; turn <= TURN_OF_REFUSERS; turn++)
+		for (int i = 0; i < CORE_NODES_MAX; i++)
+			(void) read_told(i, now_us, read);
 	return more || compared_count == COMPARED_MAX;
 }
 
@@ -496,6 +525,18 @@ is_outdated(const HostRecord *record, int64 seen_us)
 	return false;
 }
 
+static Turn
+turn_of(const HostConfig *config)
+{
+	bool holds = config->standing != HOST_ASKS && config->standing != HOST_REFUSES;
+
+	for (int i = 0; i < config->count && !holds; i++)
+		holds = config->node[i].held != 0;
+	return holds                           ? TURN_OF_HOLDERS
+		   : config->standing == HOST_ASKS ? TURN_OF_ASKERS
+										   : TURN_OF_REFUSERS;
+}
+
 bool
 read_other(const HostRecord *record, int64 seen_us, HostFacts *facts, HostConfig *theirs)
 {
@@ -503,7 +544,7 @@ read_other(const HostRecord *record, int64 seen_us, HostFacts *facts, HostConfig
 		   !is_outdated(record, seen_us) &&
 		   hosts_read_facts(facts, record->facts, record->facts_len) &&
 		   hosts_read_config(theirs, record->config, record->config_len) &&
-		   strcmp(theirs->prefix, entry_config()->prefix) == 0 &&
+		   strcmp(theirs->prefix, entry_config()->prefix) == 0 && turn_of(theirs) == turn &&
 		   (!was_compared(record, seen_us, theirs->step) || record->id == inherited);
 }
 
@@ -524,8 +565,9 @@ look_at(const HostRecord *record, int64 seen_us)
 	standing_add_wait(&lease_table->standing, entry_config(), &theirs, &difference,
 					  looked_us - seen_us, &to_wait);
 	i = find_conflict(record->id, &theirs);
-	if (i == LUA_CONFIGS_MAX)
+	if (i == LUA_CONFIGS_MAX && (difference.kinds == 0 || !drop_last_from(turn)))
 		return;
+	i = Min(i, conflict_count);
 	conflict = &conflicts[i];
 	same = i < conflict_count && hosts_say_the_same(&conflict->config, &theirs);
 	if (difference.kinds == 0)
@@ -590,6 +632,20 @@ find_conflict(uint64 host, const HostConfig *config)
 		if (conflicts[i].host == host && conflicts[i].found_us != looked_us)
 			return i;
 	return conflict_count;
+}
+
+/* Makes room for a conflict: drops a conflict of a later turn, if there is one. */
+static bool
+drop_last_from(Turn first)
+{
+	for (int i = conflict_count - 1; i >= 0; i--)
+	{
+		if (turn_of(&conflicts[i].config) <= first)
+			continue;
+		conflicts[i] = conflicts[--conflict_count];
+		return true;
+	}
+	return false;
 }
 
 /*

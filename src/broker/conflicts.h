@@ -33,6 +33,7 @@ extern void conflicts_init(void);
  */
 extern void find_conflicts(int64 now_us);
 extern bool conflicts_any(void);
+extern bool conflicts_with_holders(void); /* with a host that takes or holds locks */
 
 /*
  * Calls read for each entry in the answers of nodes.  Returns true if there are more entries than

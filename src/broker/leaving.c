@@ -28,6 +28,7 @@ static HostConfig own_announced; /* the present configuration, with the step ann
 static HostFacts apart;
 static bool apart_by_lists; /* false: only by leases that host holds */
 static uint64 apart_id;     /* 0: none */
+static bool apart_by_names; /* by nodes that only one of the hosts reaches, under other addresses */
 static HostFacts rival;
 static uint64 rival_id; /* the host with a rival step; 0: none */
 static int64 announced_us;
@@ -42,6 +43,7 @@ static void complain_apart(int64 since_us, int64 now_us);
 static void complain_untold(int64 since_us, int64 now_us);
 static void complain_marked(int64 since_us, const StepMark *mark);
 static void complain_forgotten(int64 since_us);
+static void complain_kept(int64 since_us, int64 now_us);
 static void complain_rival(int64 since_us);
 
 bool
@@ -74,6 +76,8 @@ registry_may_leave(core_lists to, bool back, int64 since_us, int64 now_us)
 		complain_untold(since_us, now_us);
 	else if (forbids != NULL)
 		complain_marked(since_us, forbids);
+	else if (lease_table->settling.unsettled_until_us > now_us)
+		complain_kept(since_us, now_us);
 	else if (asked.next != 0 && now_us - Max(since_us, in_doubt_us) < leases_outlive_us())
 		complain_forgotten(since_us);
 	else
@@ -141,6 +145,8 @@ look_apart(const HostRecord *record, int64 seen_us)
 	apart = facts;
 	apart_id = record->id;
 	apart_by_lists = (difference.kinds & HOSTS_NODES) != 0;
+	hosts_compare(&own_then, &theirs, seen_us, &difference);
+	apart_by_names = !(difference.kinds & (HOSTS_NODES | HOSTS_HELD));
 }
 
 /*
@@ -183,8 +189,8 @@ mark_present_list(int64 now_us)
 	bool is_own;
 
 	if ((latest == NULL && marks->own.version == 0) || lists.next != 0 || list_is_left() ||
-		lease_table->standing.says != HOST_TAKES || !registry_may_ask(now_us) || conflicts_any() ||
-		!steps_may_mark(lists.now, marks))
+		lease_table->standing.says != HOST_TAKES || !registry_may_ask(now_us) ||
+		conflicts_with_holders() || !steps_may_mark(lists.now, marks))
 		return;
 	is_own = marks->own.version > 0 && (latest == NULL || latest->version <= marks->own.version);
 	for (int i = 0; i < CORE_NODES_MAX; i++)
@@ -218,7 +224,12 @@ complain_apart(int64 since_us, int64 now_us)
 	ereport(
 		LOG,
 		(errmsg("redlock.nodes is not yet in force"),
-		 apart_by_lists
+		 apart_by_names
+			 ? errdetail("Host \"%s\" (id %016" PRIx64
+						 ") may use other nodes: it names nodes by other addresses than this host, "
+						 "and one of the two hosts does not reach some of these nodes.",
+						 apart.name, apart_id)
+		 : apart_by_lists
 			 ? errdetail("Host \"%s\" (id %016" PRIx64
 						 ") uses only the list of nodes that this host is about to leave. With the "
 						 "other list alone, this host could get a lock of that host.",
@@ -227,7 +238,11 @@ complain_apart(int64 since_us, int64 now_us)
 						 ") holds or keeps locks only at nodes of the list that this host is about "
 						 "to leave. With the other list alone, this host could get such a lock.",
 						 apart.name, apart_id),
-		 apart_by_lists
+		 apart_by_names
+			 ? errhint(
+				   "Bring back the nodes that redlock_nodes shows as not ready, on both hosts. Or "
+				   "name the nodes by the same addresses on all hosts.")
+		 : apart_by_lists
 			 ? errhint("On that host, set redlock.nodes to the old list and redlock.nodes_next to "
 					   "the new list, and wait until redlock_hosts.settled of that host is true. "
 					   "Or stop that host, and start it with only the list that stays.")
@@ -287,6 +302,23 @@ complain_forgotten(int64 since_us)
 					   LUA_HOST_LIVES_MS / 1000, (int) (leases_outlive_us() / 1000000)),
 			 errhint("Wait. Or, if no host hangs or is cut off, set redlock.on_disagreement to "
 					 "warn until redlock.nodes is in force.")));
+}
+
+static void
+complain_kept(int64 since_us, int64 now_us)
+{
+	static int64 logged_since_us = 0;
+
+	if (logged_since_us == since_us)
+		return;
+	logged_since_us = since_us;
+	ereport(
+		LOG,
+		(errmsg("redlock.nodes is not yet in force"),
+		 errdetail("This host keeps locks that were released before the end of hold_at_least, at "
+				   "nodes of one list only. The last of these locks ends in %d seconds.",
+				   (int) ((lease_table->settling.unsettled_until_us - now_us) / 1000000) + 1),
+		 errhint("Wait.")));
 }
 
 static void

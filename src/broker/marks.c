@@ -160,7 +160,8 @@ is_marked(core_lists to, core_lists asked)
 	if (latest == NULL || !steps_names(&marks, latest, to.now, mark.list))
 		return false;
 	for (int i = 0; i < CORE_NODES_MAX; i++)
-		if ((members() & CORE_BIT(i)) && told_of(i)->marked == latest->version)
+		if ((members() & CORE_BIT(i)) && told_of(i)->marked == latest->version &&
+			marks.mark[i].version == latest->version) /* the node has not lost the mark since */
 			marked |= CORE_BIT(i);
 	return core_has_quorum(asked, marked) && core_has_quorum(to, marked);
 }
@@ -207,18 +208,18 @@ hear_mark(RedisNode *node, const redisReply *reply)
 void
 explain_left(HostConflict *words)
 {
-	const StepMark *latest = steps_latest(known_marks());
+	const StepMark *mark = steps_mark_of(members_lists(), known_marks());
 
-	if (latest == NULL)
+	if (mark == NULL)
 	{
 		host_list_conflict(words); /* the former broker's text */
 		return;
 	}
 	memset(words, 0, sizeof(*words));
 	words->left = true;
-	strlcpy(words->name, latest->host[0] != '\0' ? latest->host : "?", sizeof(words->name));
+	strlcpy(words->name, mark->host[0] != '\0' ? mark->host : "?", sizeof(words->name));
 	snprintf(words->detail, sizeof(words->detail), "Host \"%s\" has left these nodes for: %s.",
-			 words->name, latest->nodes);
+			 words->name, mark->nodes);
 	snprintf(
 		words->hint, sizeof(words->hint),
 		"If host \"%s\" is right, set redlock.nodes to its nodes. If this host is right, correct "

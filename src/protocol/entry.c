@@ -113,7 +113,7 @@ entry_leave(Entry *entry)
 bool
 entry_keep_idle(Entry *entry, const EntryRelease *release, int64_t now_us)
 {
-	if (!entry->may_idle || entry->keep_idle_us <= 0 || release->stopping ||
+	if (!entry->may_idle || entry->keep_idle_us <= 0 || release->bars_idle ||
 		!rules_may_idle(is_limited(entry), entry_other_host_waits(entry, now_us),
 						healthy_us(entry, now_us), entry->ttl_us, entry->handovers,
 						more_tokens_come(entry, now_us) ? INT_MAX : entry_tokens(entry)))

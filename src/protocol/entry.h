@@ -111,7 +111,7 @@ typedef struct EntryRequest
 /* the server's state at a release */
 typedef struct EntryRelease
 {
-	bool stopping;      /* the server stops: no lease becomes idle */
+	bool bars_idle;     /* the server stops, or its host gives way to another host */
 	int waiting;        /* sessions at the gate */
 	int handover_limit; /* hand-overs of a turn */
 	int64_t pass_us;    /* time for the session at the head of the permits' queue to come; 0:

@@ -421,6 +421,16 @@ voters_of(const HostConfig *config, const int *bit_of)
 	return voters;
 }
 
+bool
+hosts_have_quorum(const HostConfig *config)
+{
+	int bit_of[HOSTS_NODES_MAX];
+
+	for (int i = 0; i < config->count; i++)
+		bit_of[i] = i;
+	return core_has_quorum(lists_of(config, bit_of, 0), voters_of(config, bit_of));
+}
+
 /* Matches each unmatched node, if possible. */
 static void
 pair(const HostConfig *ours, const HostConfig *theirs, int twin[HOSTS_NODES_MAX],

@@ -158,6 +158,9 @@ extern bool hosts_is_listed(const HostNode *node);
 /* Returns true if the configurations agree, whatever is known of the nodes' processes. */
 extern bool hosts_say_the_same(const HostConfig *one, const HostConfig *other);
 
+/* Returns true if the host can send to a quorum. */
+extern bool hosts_have_quorum(const HostConfig *config);
+
 /* Changes the configuration as the announced step will. */
 extern void hosts_take_step(HostConfig *config);
 

@@ -15,7 +15,6 @@ static bool names_all(const StepMarks *marks, const StepMark *mark, core_mask no
 					  int32_t place[CORE_NODES_MAX]);
 static int find_place(const StepMarks *marks, const StepMark *mark, int node);
 static const StepMark *latest_before(const StepMarks *marks, int64_t version);
-static const StepMark *mark_of(core_lists lists, const StepMarks *marks);
 static bool is_apart(core_lists lists, uint64_t now, uint64_t next, const StepMark *mark,
 					 const StepMarks *marks);
 static bool counts(core_lists lists, const StepMark *mark, const StepMarks *marks);
@@ -162,7 +161,7 @@ latest_before(const StepMarks *marks, int64_t version)
 bool
 steps_left(core_lists lists, uint64_t now, uint64_t next, const StepMarks *marks)
 {
-	const StepMark *mark = mark_of(lists, marks);
+	const StepMark *mark = steps_mark_of(lists, marks);
 
 	if (mark == NULL ||
 		(lists.next == 0 && marks->own.list == now && mark->version <= marks->own.version))
@@ -170,9 +169,8 @@ steps_left(core_lists lists, uint64_t now, uint64_t next, const StepMarks *marks
 	return is_apart(lists, now, next, mark, marks);
 }
 
-/* The latest mark that was written for these lists; NULL: there is none. */
-static const StepMark *
-mark_of(core_lists lists, const StepMarks *marks)
+const StepMark *
+steps_mark_of(core_lists lists, const StepMarks *marks)
 {
 	const StepMark *mark = steps_latest(marks);
 
@@ -212,7 +210,7 @@ const StepMark *
 steps_forbid(core_lists to, uint64_t to_list, core_lists left, uint64_t left_list, bool left_asked,
 			 const StepMarks *marks)
 {
-	const StepMark *mark[] = {mark_of(to, marks), mark_of(left, marks)};
+	const StepMark *mark[] = {steps_mark_of(to, marks), steps_mark_of(left, marks)};
 	bool has_own = marks->own.list == to_list || marks->own.list == left_list;
 
 	for (int i = 0; i < 2; i++)
@@ -227,7 +225,7 @@ bool
 steps_may_mark(core_mask nodes, const StepMarks *marks)
 {
 	core_lists lists = {nodes, 0};
-	const StepMark *mark = mark_of(lists, marks);
+	const StepMark *mark = steps_mark_of(lists, marks);
 
 	if (mark == NULL || mark->version <= marks->own.version)
 		return true;

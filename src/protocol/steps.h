@@ -147,8 +147,11 @@ extern void steps_choose_mark(const StepMarks *marks, core_mask nodes, int64_t w
 /* the latest mark; NULL: there is none */
 extern const StepMark *steps_latest(const StepMarks *marks);
 
+/* The latest mark that was written for these lists; NULL: there is none. */
+extern const StepMark *steps_mark_of(core_lists lists, const StepMarks *marks);
+
 /*
- * Returns true if these lists were left, by the latest mark that counts: a host with these lists
+ * Returns true if these lists were left, by the mark of steps_mark_of: a host with these lists
  * would not exclude a host with the new list of the mark. now, next: hashes of the lists.
  */
 extern bool steps_left(core_lists lists, uint64_t now, uint64_t next, const StepMarks *marks);

@@ -51,6 +51,8 @@ request_open_lease(const LockRequest *request, int index, int64 deadline_us)
 	int64 began_us = 0;
 	LeaseOpened opened;
 
+	if (lease_gives_way())
+		request_refuse_in_conflict(request);
 	terms.waited_for_grant = request_now.asked[index].waited_for_grant;
 	terms.waits_for_tokens = true;
 	terms.began_us = request_now.call_began_us;

@@ -422,8 +422,8 @@ lease_release(Lease *lease, int (*waiting)(uint64 gate))
 	Assert(lease->owner_pid == MyProcPid);
 
 	LWLockAcquire(lease_lock_of(lease->hash), LW_EXCLUSIVE);
-	release.stopping = lease_table->stopping;
-	passed = passed && !release.stopping;
+	release.bars_idle = lease_bars_idle();
+	passed = passed && !release.bars_idle;
 	release.pass_us = passed ? PERMITS_PASS_US : 0;
 	/*
 	 * read the clock under the lock: either the broker sees that the hold is over, or we do
@@ -455,6 +455,18 @@ lease_release(Lease *lease, int (*waiting)(uint64 gate))
 		lease_push(lease);
 	if (idle && passed && !tell_of_permit(queue, permits, permit))
 		(void) lease_release_idle(lease);
+}
+
+bool
+lease_bars_idle(void)
+{
+	return lease_table->stopping || lease_gives_way();
+}
+
+bool
+lease_gives_way(void)
+{
+	return lease_table->standing.says == HOST_HOLDS;
 }
 
 /* Returns the hash of the queue of this permit; 0: not a permit. */

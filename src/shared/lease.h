@@ -477,6 +477,12 @@ extern bool lease_is_idle(Lease *lease);     /* WISH_IDLE; `lease` may be a copy
 extern int64 lease_release_all_idle(void);
 
 /*
+ * Does this host give way to another host with different settings, once its last lock has ended?
+ * Then sessions neither take over nor join leases, except at a hand-over.
+ */
+extern bool lease_gives_way(void);
+
+/*
  * Ends this lease if idle; returns whether it was.  If the entry has another lease by now, then the
  * other lease ends, if idle: harmless.
  */

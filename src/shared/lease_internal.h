@@ -24,6 +24,9 @@ extern void lease_free_name(Lease *lease);             /* exclusively */
 extern Entry lease_entry(Lease *lease);
 extern EntryRequest lease_request(const Lease *lease, const LeaseKey *key, const LeaseTerms *terms);
 
+/* Returns true if no released lease may become idle.  The caller has the table lock. */
+extern bool lease_bars_idle(void);
+
 /* lease.c; the caller has the table lock, exclusively.  Returns the new limit; 0: the lease has
  * ended. */
 extern int64 lease_prolong_by(Lease *lease, int64 hold_at_most_us);

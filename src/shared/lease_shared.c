@@ -147,7 +147,7 @@ lease_leave(Lease *lease, bool may_idle)
 	pg_atomic_write_u32(&lease->readers, entry.readers);
 	lease->returns = entry.returns;
 	waiters_in_gate = lease->waiters_in_gate;
-	release.stopping = lease_table->stopping;
+	release.bars_idle = lease_bars_idle();
 	idle = is_last && may_idle && entry_keep_idle(&entry, &release, now_us);
 	if (idle)
 	{

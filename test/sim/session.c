@@ -444,7 +444,7 @@ end_holding(int h, int s)
 {
 	entry *entry = entry_at(h, s);
 	Entry values = session_entry(h, s);
-	EntryRelease release = {.stopping = w.calm,
+	EntryRelease release = {.bars_idle = w.calm,
 							.waiting = gate_of(h, entry->resource)->waiting,
 							.handover_limit = entry->span - 1};
 

@@ -194,7 +194,7 @@ test_release(void)
 		entry = entry_with(WISH_HOLD);
 		entry.may_idle = i != 0;
 		entry.keep_idle_us = i == 1 ? 0 : 1000;
-		how.stopping = i == 2;
+		how.bars_idle = i == 2;
 		entry.hold_at_least_us = i == 3;
 		entry.hold_at_most_us = i == 4;
 		entry.other_host_waits = i == 5;

@@ -286,6 +286,23 @@ config_of(const char *lists, char first, HostStep step)
 	return config;
 }
 
+static void
+test_without_quorum(void)
+{
+	HostConfig theirs = config_of("111", 'a', HOST_STAYS);
+
+	theirs.standing = HOST_ASKS;
+	theirs.node[0].process[0] = '\0';
+	ok(standing_other(9, &theirs, HOSTS_MAX_TTL, 0).says == HOST_ASKS,
+	   "a host that asks, and does not reach one of three nodes, may take locks");
+	theirs.node[1].process[0] = '\0';
+	ok(standing_other(9, &theirs, HOSTS_MAX_TTL, 0).says == HOST_REFUSES,
+	   "a host that asks without a quorum counts as a host that refuses");
+	theirs.standing = HOST_TAKES;
+	ok(standing_other(9, &theirs, HOSTS_MAX_TTL, 0).says == HOST_TAKES,
+	   "but not a host that takes locks");
+}
+
 static StandingWait
 wait_for(HostConfig theirs, HostsDifference difference, int64_t age_us)
 {
@@ -333,6 +350,7 @@ main(void)
 	test_warns();
 	test_lapse();
 	test_kinds();
+	test_without_quorum();
 	test_waits();
 	return tap_done();
 }
