@@ -40,7 +40,7 @@ static bool have_told(core_lists left, int64 since_us, int64 now_us);
 static bool have_answered(core_lists lists, int64 since_us);
 static int64 leases_outlive_us(void);
 static void complain_apart(int64 since_us, int64 now_us);
-static void complain_untold(int64 since_us, int64 now_us);
+static void complain_untold(int64 since_us, bool more, int64 now_us);
 static void complain_marked(int64 since_us, const StepMark *mark);
 static void complain_forgotten(int64 since_us);
 static void complain_kept(int64 since_us, int64 now_us);
@@ -53,6 +53,7 @@ registry_may_leave(core_lists to, bool back, int64 since_us, int64 now_us)
 	core_mask on_duty = nodes_that(node_is_on_duty);
 	core_lists left = {0};
 	core_lists asked; /* whose nodes must answer */
+	bool more;        /* configurations than a node tells */
 	bool all_told;
 	const StepMark *forbids;
 	StepView view = {0};
@@ -64,7 +65,8 @@ registry_may_leave(core_lists to, bool back, int64 since_us, int64 now_us)
 	own_announced.step = back ? HOST_GOES_BACK : HOST_GOES_ON;
 	apart_id = rival_id = 0;
 	/* without all answers an unknown host may be apart */
-	all_told = !read_all_told(now_us, look_apart) && core_has_quorum(asked, on_duty) &&
+	more = read_all_told(now_us, look_apart);
+	all_told = !more && core_has_quorum(asked, on_duty) &&
 			   have_told(asked.next != 0 ? left : to, since_us, now_us);
 	forbids = steps_forbid(to, hash_of_list(to.now), left, hash_of_list(left.now), asked.next != 0,
 						   known_marks());
@@ -73,7 +75,7 @@ registry_may_leave(core_lists to, bool back, int64 since_us, int64 now_us)
 	if (apart_id != 0)
 		complain_apart(since_us, now_us);
 	else if (!all_told)
-		complain_untold(since_us, now_us);
+		complain_untold(since_us, more, now_us);
 	else if (forbids != NULL)
 		complain_marked(since_us, forbids);
 	else if (lease_table->settling.unsettled_until_us > now_us)
@@ -252,13 +254,26 @@ complain_apart(int64 since_us, int64 now_us)
 
 /* Logs only after a beat should have answered. */
 static void
-complain_untold(int64 since_us, int64 now_us)
+complain_untold(int64 since_us, bool more, int64 now_us)
 {
 	static int64 logged_since_us = 0;
 
 	if (logged_since_us == since_us || now_us - since_us <= BEAT_US + ALL_TELL_US)
 		return;
 	logged_since_us = since_us;
+	if (more)
+	{
+		ereport(
+			LOG,
+			(errmsg("redlock.nodes is not yet in force"),
+			 errdetail("Another host may still use only the list of nodes that this host is about "
+					   "to leave. The hosts have more configurations than the %d that a node "
+					   "tells.",
+					   LUA_CONFIGS_MAX),
+			 errhint("Give all hosts the same settings, and the nodes the same addresses on all "
+					 "hosts. See the view redlock_hosts.")));
+		return;
+	}
 	ereport(LOG, (errmsg("redlock.nodes is not yet in force"),
 				  errdetail("Another host may still use only the list of nodes that this host is "
 							"about to leave. Too few nodes have answered with all hosts that they "
