@@ -37,6 +37,7 @@ static int signals = -1;   /* signalfd */
 static int timer = -1;
 static int terminal = -1; /* -1: there is none */
 static bool interrupted;  /* SIGINT ended the command */
+static bool keyboard;     /* control-C has reached the front's own group */
 static sigset_t blocked_before;
 
 /* ---- the start ---- */
@@ -207,13 +208,13 @@ command_stopped(int number)
 }
 
 /*
- * Control-C reaches only the group that has the terminal.  If that was the command's group, the
- * shell of a script in the front's group would go on to its next line.  So the front's group gets
- * SIGINT as well, as if the command were a member, and the front dies of SIGINT.  Returns if no
- * shell of this session waits for the front: there the exit code tells.
+ * Control-C has ended the command.  The shell of a script in the front's group goes on to its next
+ * line unless the front dies of SIGINT.  Control-C reaches only the group that has the terminal. If
+ * that was the command's group, the front's whole group gets SIGINT, as if the command were a
+ * member.  Returns if no shell of this session waits for the front: there the exit code tells.
  */
 static void
-interrupt_self(void)
+interrupt_self(bool whole_group)
 {
 	sigset_t set;
 
@@ -221,7 +222,7 @@ interrupt_self(void)
 		return;
 	sigemptyset(&set);
 	sigaddset(&set, SIGINT);
-	(void) kill(0, SIGINT);
+	(void) kill(whole_group ? 0 : getpid(), SIGINT);
 	(void) sigprocmask(SIG_UNBLOCK, &set, NULL); /* dies here, unless the caller ignores SIGINT */
 }
 
@@ -234,6 +235,8 @@ pass_signals_on(void)
 
 	while (read(signals, &info, sizeof(info)) == (ssize_t) sizeof(info))
 	{
+		if (info.ssi_signo == SIGINT && info.ssi_code == SI_KERNEL)
+			keyboard = true;
 		if (info.ssi_signo != SIGCHLD)
 			watch_signal(watch, (int) info.ssi_signo);
 	}
@@ -361,7 +364,7 @@ front_run(PGconn *conn, const Options *options, const Grant *grant)
 	}
 	if (!watch->released)
 		complain("lock \"%s\": the server did not confirm the release", options->name);
-	if (interrupted && had_terminal)
-		interrupt_self();
+	if (interrupted && (had_terminal || keyboard))
+		interrupt_self(had_terminal);
 	return code;
 }

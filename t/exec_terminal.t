@@ -124,6 +124,14 @@ foreach my $shell (qw(bash sh))
 	type_in("echo code \$?\n", qr/^code 130\r/m, 'and the script');
 	unlike($seen_before, qr/NEXT LINE/, 'before its next line');
 }
+append_to_file("$script.3", "$ENV{RUN} job -- sh -c 'echo up; exec sleep 1000'\necho NEXT LINE\n");
+foreach my $shell (qw(bash sh))
+{
+	type_in("$shell $script.3\n", qr/^up\r/m, "a command that does not read, in a script of $shell");
+	type_in("\cC", qr/prompt> /, 'control-C ends the command');
+	type_in("echo code \$?\n", qr/^code 130\r/m, 'and the script');
+	unlike($seen_before, qr/NEXT LINE/, 'before its next line');
+}
 
 # the terminal is not handed over
 type_in("run sleep 1000\n", qr/^/, 'a command that does not read');
