@@ -85,8 +85,12 @@ lock_connect(const Options *options)
 
 	if (PQstatus(conn) != CONNECTION_OK)
 	{
-		note_error(PQerrorMessage(conn));
-		fail(EXIT_FAILED, "%s", last_error);
+		const char *message = PQerrorMessage(conn); /* of each host that was tried */
+		int length = (int) strlen(message);
+
+		if (length > 0 && message[length - 1] == '\n')
+			length--;
+		fail(EXIT_FAILED, "%.*s", length, message);
 	}
 	/* the encoding of the database is not that of the name: databases of two hosts may differ */
 	if (!has_encoding(conn) && PQsetClientEncoding(conn, "UTF8") != 0)

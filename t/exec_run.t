@@ -53,6 +53,8 @@ is_free('job', 'the lock is free after all of these');
 my $run = exec_start($host, [ '-p', '1', '-h', '/nowhere', 'job' ], ['true']);
 is($run->code, 125, 'no connection');
 like($run->err, qr/^redlock-exec: .*failed/, 'with its reason');
+$run = exec_start($host, [ '-p', '1', '-h', '/nowhere,/elsewhere', 'job' ], ['true']);
+like($run->err, qr{/nowhere.*/elsewhere}s, '... and of each host') if is($run->code, 125, 'no connection to either host');
 
 foreach my $wrong (
 	[ [], ['true'], qr/name of the lock is missing/ ],
