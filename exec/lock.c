@@ -125,7 +125,10 @@ fail_by_result(const PGresult *result, const PGconn *conn, const Options *option
 		complain("%s", last_error);
 		if (detail[0] != '\0')
 			fprintf(stderr, "DETAIL:  %s\n", detail);
-		if (hint[0] != '\0')
+		/* the null of SQL has a word here */
+		if (strncmp(hint, "Use NULL ", 9) == 0)
+			fprintf(stderr, "HINT:  Use --wait=forever %s\n", hint + 9);
+		else if (hint[0] != '\0')
 			fprintf(stderr, "HINT:  %s\n", hint);
 	}
 	exit(code);

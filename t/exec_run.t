@@ -64,6 +64,7 @@ foreach my $wrong (
 	[ [ '-qxq', 'job' ], ['true'], qr/unknown option "-x"/ ],
 	[ [ '--skipped-code=256', 'job' ], ['true'], qr/from 0 to 255/ ],
 	[ [ '--wait=soon', 'job' ], ['true'], qr/invalid input syntax for type interval: "soon"/ ],
+	[ [ '--wait=-1s', 'job' ], ['true'], qr/wait must not be negative\nHINT:  Use --wait=forever to wait/ ],
 	[ [ '--permits=0', 'job' ], ['true'], qr/permits/ ],
 	[ [ '--kill-after=-1s', 'job' ], ['true'], qr/must not be negative/ ],
 	[ [ '--hold-at-least=1min', '--kill-after=4s', 'job' ], ['true'], qr/at most a third of the ttl, which is 10000 ms/ ],
