@@ -2,6 +2,7 @@
  * main.c
  *		redlock-exec: options, and the order of the steps.
  */
+#include <errno.h>
 #include <fcntl.h>
 #include <getopt.h>
 #include <locale.h>
@@ -10,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "redlock_exec.h"
@@ -236,6 +238,57 @@ fill_standard_descriptors(void)
 		(void) close(fd);
 }
 
+/* Returns 0 if the file can be executed, or the error of execve. */
+static int
+error_of_program(const char *path)
+{
+	struct stat status;
+
+	if (stat(path, &status) != 0)
+		return errno;
+	if (!S_ISREG(status.st_mode))
+		return EACCES;
+	return access(path, X_OK) == 0 ? 0 : errno;
+}
+
+/*
+ * Exits if there is no such command: a grant without a command would keep the other hosts from
+ * their runs for the time of --hold-at-least.  Looks where execvp will look.
+ */
+static void
+require_command(const char *command)
+{
+	const char *path = getenv("PATH");
+	int error = ENOENT;
+
+	if (strchr(command, '/') != NULL)
+		error = error_of_program(command);
+	else if (path == NULL || *command == '\0')
+		return; /* execvp tells */
+	else
+	{
+		while (error != 0)
+		{
+			char file[4096];
+			int length = (int) strcspn(path, ":");
+			int next;
+
+			/* an empty element is the working directory */
+			snprintf(file, sizeof(file), "%.*s%s%s", length, path, length > 0 ? "/" : "", command);
+			next = error_of_program(file);
+			if (next == 0 || next == EACCES)
+				error = next;
+			if (path[length] == '\0')
+				break;
+			path += length + 1;
+		}
+	}
+	if (error == 0)
+		return;
+	complain("could not run \"%s\": %s", command, strerror(error));
+	exit(error == ENOENT ? EXIT_NOT_FOUND : EXIT_CANNOT_RUN);
+}
+
 static void
 end_at(int number)
 {
@@ -268,6 +321,7 @@ main(int argc, char **argv)
 	read_options(argc, argv, &options);
 	heed_signals();
 	watch_require_proc();
+	require_command(options.command[0]);
 	conn = lock_connect(&options);
 	lock_acquire(conn, &options, &grant);
 	return front_run(conn, &options, &grant);

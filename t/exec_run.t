@@ -47,6 +47,13 @@ is(exec_code($host, ['job'], [ 'sh', '-c', "exit $_" ]), $_, "the command's exit
 is(exec_code($host, ['job'], [ 'sh', '-c', 'kill -KILL $$' ]), 128 + 9, 'a signal ends the command');
 is(exec_code($host, ['job'], ['/nowhere/command']), 127, 'there is no such command');
 is(exec_code($host, ['job'], ['/']), 126, 'the command is no program');
+is(exec_code($host, [ '--hold-at-least=1h', 'typo' ], [$_]), 127, "there is no command $_") foreach 'no-such-command', '/nowhere/command';
+append_to_file(beat_path('no_program'), "echo no\n");
+{
+	local $ENV{PATH} = beat_path('') =~ s/[^\/]*$//r . ":$ENV{PATH}";
+	is(exec_code($host, [ '--hold-at-least=1h', 'typo' ], [ beat_path('no_program') =~ s/.*\///r ]), 126, 'a file of PATH is no program');
+}
+is(exec_code($host, ['typo'], ['true']), 0, 'a missing command takes no lock');
 is(exec_start($host, ['job'], [ 'sh', '-c', 'exit 3' ], ignore => 'CHLD')->code, 3, 'the caller ignores SIGCHLD');
 is_free('job', 'the lock is free after all of these');
 
