@@ -14,6 +14,19 @@
 
 #define KEEPALIVES_IDLE_MAX_S 32767 /* the limit of Linux */
 
+/* The condition holds in the session that mark_session has marked, and in no other. */
+#define IN_OUR_SESSION "current_setting('redlock_exec.session', true) = "
+
+#define CHECK_SQL                                                                                  \
+	"SELECT (extract(epoch FROM CASE WHEN " IN_OUR_SESSION                                         \
+	"$2 THEN redlock_check($1) END) * 1000000)::bigint"
+#define RELEASE_SQL "SELECT CASE WHEN " IN_OUR_SESSION "$2 THEN redlock_release($1) END"
+
+/* After the grant, nobody but the pool can end the lock of a connection that was moved. */
+#define STAYS "The former session holds the lock until the pool closes this session."
+#define MOVED "a connection pool has moved the connection to another session"
+
+static char session_mark[40];
 static char last_error[500];
 static bool session_ended; /* the server said so */
 
@@ -102,6 +115,16 @@ lock_connect(const Options *options)
 }
 
 static void
+fail_moved(const char *detail)
+{
+	complain("%s", MOVED);
+	if (detail != NULL)
+		fprintf(stderr, "DETAIL:  %s\n", detail);
+	fprintf(stderr, "HINT:  Connect to the server, or to a pool with session pooling.\n");
+	exit(EXIT_FAILED);
+}
+
+static void
 fail_by_result(const PGresult *result, const PGconn *conn, const Options *options)
 {
 	const char *state = field(result, PG_DIAG_SQLSTATE);
@@ -110,6 +133,9 @@ fail_by_result(const PGresult *result, const PGconn *conn, const Options *option
 	const char *hint = field(result, PG_DIAG_MESSAGE_HINT);
 	int code = EXIT_FAILED;
 
+	/* the name is null in another session only */
+	if (strcmp(state, "22004") == 0)
+		fail_moved(NULL);
 	if (message[0] == '\0')
 		message = PQerrorMessage(conn);
 	if (strcmp(state, "55P03") == 0)
@@ -170,15 +196,14 @@ outlast_ttl(PGconn *conn, const Options *options, const char *name, int64_t limi
 }
 
 /*
- * Lets all later statements find the objects of the extension, which may be in any schema, and no
- * objects of a third schema.  Exits if the database lacks the extension.
+ * Writes the schema of the extension, quoted for SQL.  Exits if the database lacks the extension,
+ * or has objects of 0.1.0.
  */
 static void
-find_extension(PGconn *conn, const Options *options)
+find_extension(PGconn *conn, const Options *options, char *schema, size_t size)
 {
 	PGresult *result = execute(conn, options,
-							   "SELECT pg_catalog.set_config('search_path', pg_catalog.format("
-							   "'pg_catalog, %I, pg_temp', n.nspname), false)"
+							   "SELECT pg_catalog.quote_ident(n.nspname), e.extversion"
 							   " FROM pg_catalog.pg_extension e JOIN pg_catalog.pg_namespace n"
 							   " ON n.oid OPERATOR(pg_catalog.=) e.extnamespace"
 							   " WHERE e.extname OPERATOR(pg_catalog.=) 'redlock_pg'",
@@ -191,6 +216,49 @@ find_extension(PGconn *conn, const Options *options)
 				"HINT:  Run CREATE EXTENSION redlock_pg there, or choose another database.\n");
 		exit(EXIT_FAILED);
 	}
+	if (strcmp(PQgetvalue(result, 0, 1), "0.1.0") == 0)
+	{
+		complain("database \"%s\" has version 0.1.0 of the extension redlock_pg", PQdb(conn));
+		fprintf(stderr, "DETAIL:  redlock-exec needs version 0.2.0 or later.\n"
+						"HINT:  Run ALTER EXTENSION redlock_pg UPDATE there.\n");
+		exit(EXIT_FAILED);
+	}
+	snprintf(schema, size, "%s", PQgetvalue(result, 0, 0));
+	PQclear(result);
+}
+
+/*
+ * Marks the session by a random word, so that each later statement can tell whether a pool has
+ * moved the connection.  Lets all later statements find the objects of the extension, which may be
+ * in any schema, and no objects of a third schema.  Exits if the session has a lock: a client of a
+ * pool acquired the lock, and the session would acquire the same lock again.  Such a session is
+ * left as it is.
+ */
+static void
+mark_session(PGconn *conn, const Options *options)
+{
+	char schema[200];
+	char sql[1000];
+	const char *values[] = {schema};
+	PGresult *result;
+
+	find_extension(conn, options, schema, sizeof(schema));
+	snprintf(sql, sizeof(sql),
+			 "SELECT pg_catalog.set_config('redlock_exec.session',"
+			 " pg_catalog.gen_random_uuid()::pg_catalog.text, false),"
+			 " pg_catalog.set_config('search_path', pg_catalog.format("
+			 "'pg_catalog, %%s, pg_temp', $1::pg_catalog.text), false)"
+			 " WHERE NOT EXISTS (SELECT FROM %s.redlock_locks l"
+			 " WHERE l.pid OPERATOR(pg_catalog.=) pg_catalog.pg_backend_pid())",
+			 schema);
+	result = execute(conn, options, sql, 1, values);
+	if (PQntuples(result) == 0)
+	{
+		complain("another client of a connection pool has a lock in this session");
+		fprintf(stderr, "HINT:  Connect to the server, or to a pool with session pooling.\n");
+		exit(EXIT_FAILED);
+	}
+	snprintf(session_mark, sizeof(session_mark), "%s", PQgetvalue(result, 0, 0));
 	PQclear(result);
 }
 
@@ -221,13 +289,15 @@ lock_acquire(PGconn *conn, const Options *options, Grant *grant)
 							options->ttl,
 							options->hold_at_least,
 							options->shared ? "shared" : "exclusive",
-							options->permits};
+							options->permits,
+							session_mark};
+	const char *marked[] = {options->name, session_mark};
 	const char *intervals[] = {options->kill_after, options->ttl};
 	PGresult *times;
 	PGresult *result;
 	int64_t asked_us;
 
-	find_extension(conn, options);
+	mark_session(conn, options);
 	/* Limits of a role are for its queries, and a lost lease must not end the session as well. */
 	times = execute(conn, options,
 					"SELECT (extract(epoch FROM $1::interval) * 1000000)::bigint,"
@@ -243,17 +313,19 @@ lock_acquire(PGconn *conn, const Options *options, Grant *grant)
 
 	/* a procedure waits without a snapshot */
 	PQclear(execute(conn, options,
-					"CALL redlock_lock($1, wait => $2::interval, ttl => $3::interval,"
+					"CALL redlock_lock(CASE WHEN " IN_OUR_SESSION "$7 THEN $1::text END,"
+					" wait => $2::interval, ttl => $3::interval,"
 					" hold_at_least => $4::interval, mode => $5, permits => $6::integer)",
-					6, values));
+					7, values));
 
 	/* a reader gets the ttl of the host's first reader */
 	result = execute(conn, options,
 					 "SELECT token, (extract(epoch FROM ttl) * 1000000)::bigint FROM redlock_locks"
-					 " WHERE pid = pg_backend_pid() AND token = redlock_token($1)",
-					 1, values);
+					 " WHERE pid = pg_backend_pid() AND token ="
+					 " CASE WHEN " IN_OUR_SESSION "$2 THEN redlock_token($1) END",
+					 2, marked);
 	if (PQntuples(result) != 1)
-		fail(EXIT_FAILED, "the server does not tell the token and the ttl of the lock");
+		fail_moved(STAYS);
 	snprintf(grant->token, sizeof(grant->token), "%s", PQgetvalue(result, 0, 0));
 	grant->ttl_us = integer_of(result, 1);
 	PQclear(result);
@@ -265,8 +337,9 @@ lock_acquire(PGconn *conn, const Options *options, Grant *grant)
 																: KEEPALIVES_IDLE_MAX_S);
 
 	asked_us = clock_us();
-	result = execute(conn, options,
-					 "SELECT (extract(epoch FROM redlock_check($1)) * 1000000)::bigint", 1, values);
+	result = execute(conn, options, CHECK_SQL, 2, marked);
+	if (PQgetisnull(result, 0, 0))
+		fail_moved(STAYS);
 	grant->kill_at_us = watch_kill_at(asked_us, integer_of(result, 0));
 	PQclear(result);
 
@@ -274,19 +347,24 @@ lock_acquire(PGconn *conn, const Options *options, Grant *grant)
 	(void) PQsetnonblocking(conn, 1);
 }
 
+static bool
+begin(PGconn *conn, const char *sql, const char *name)
+{
+	const char *values[] = {name, session_mark};
+
+	return PQsendQueryParams(conn, sql, 2, NULL, values, NULL, NULL, 0) == 1;
+}
+
 bool
 lock_begin_check(PGconn *conn, const char *name)
 {
-	return PQsendQueryParams(conn,
-							 "SELECT (extract(epoch FROM redlock_check($1)) * 1000000)::bigint", 1,
-							 NULL, &name, NULL, NULL, 0) == 1;
+	return begin(conn, CHECK_SQL, name);
 }
 
 bool
 lock_begin_release(PGconn *conn, const char *name)
 {
-	return PQsendQueryParams(conn, "SELECT redlock_release($1)", 1, NULL, &name, NULL, NULL, 0) ==
-		   1;
+	return begin(conn, RELEASE_SQL, name);
 }
 
 static Answer
@@ -298,6 +376,11 @@ read_result(const PGresult *result, int64_t *validity_us)
 	{
 		const char *value = PQgetvalue(result, 0, 0);
 
+		if (PQgetisnull(result, 0, 0))
+		{
+			note_error(MOVED);
+			return ANSWER_LOST;
+		}
 		if (strcmp(value, "t") == 0)
 			return ANSWER_VALID;
 		if (strcmp(value, "f") == 0)

@@ -1055,7 +1055,7 @@ sub quit
 
 =head1 RedlockTest::Session
 
-A session of psql in the background.  Options: B<dbname>.
+A session of psql in the background.  Options: B<dbname>, or B<connstr>, a whole connection string.
 
 A result is a hash: B<out> (text), B<err> (text), B<state> (SQLSTATE of the first
 error, '' if there was none), B<message>, B<detail>, B<hint> (of this error), and
@@ -1106,7 +1106,7 @@ sub new
 		[
 			$cluster->installed_command('psql'), '-XAtq',
 			'-v', 'VERBOSITY=verbose', '-v', 'ON_ERROR_STOP=0',
-			'-d', $cluster->connstr($options{dbname} // 'postgres'),
+			'-d', $options{connstr} // $cluster->connstr($options{dbname} // 'postgres'),
 			'-f', '-'
 		],
 		'<', \$self->{in}, '>', \$self->{out}, '2>', \$self->{err},

@@ -171,7 +171,7 @@ foreach my $closed (0 .. 2)
 {
 	my $run = exec_start($host, ['job'], beats("closed$closed"), closed => $closed);
 	my $checks = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'redlock-exec'"
-	  . " AND state = 'idle' AND query LIKE 'SELECT (extract(epoch FROM redlock_check%'";
+	  . " AND state = 'idle' AND query LIKE '%redlock_check%'";
 
 	wait_until(sub { $run->done || $other->query($checks) }, 'the keeper has asked');
 	stop_beats("closed$closed", 5);
@@ -268,6 +268,11 @@ is($beats->err, '', 'with the release confirmed');
 $run = exec_start($host, [ '-d', $host->connstr('template1'), 'job' ], ['true']);
 is($run->code, 125, 'a database without the extension');
 like($run->err, qr/database "template1" lacks the extension redlock_pg\nHINT:/, 'with the reason and the way out');
+$other->query('CREATE DATABASE former TEMPLATE template0');
+$host->safe_psql('former', "CREATE EXTENSION redlock_pg VERSION '0.1.0'");
+$run = exec_start($host, [ '-d', $host->connstr('former'), 'job' ], ['true']);
+is($run->code, 125, 'a database with the extension of 0.1.0');
+like($run->err, qr/has version 0\.1\.0 .*HINT:  Run ALTER EXTENSION redlock_pg UPDATE/s, 'with the reason and the way out');
 
 # The server keeps a silent client until the ttl is over.
 $other->query(<<'SQL');

@@ -4,11 +4,13 @@
 # Protects from: a lock ending with the session of its acquire; a client unable to release, check
 # or extend a lock of another session; two clients inside of one lock; a role ending locks of
 # another role by tokens that the role can read; a lock or a key staying when all clients have
-# released their locks; a client getting a lock of session scope, stranded by the pool.
+# released their locks; a client getting a lock of session scope, stranded by the pool; two commands
+# of redlock-exec at a time in one session of the pool.
 
 use strict;
 use warnings;
 
+use ExecTest;
 use IPC::Run;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
@@ -78,6 +80,7 @@ my $log  = "$dir/pgbouncer.log";
 append_to_file($conf, <<CONF);
 [databases]
 app = host=@{[ $host->host ]} port=@{[ $host->port ]} dbname=postgres user=app pool_size=$connections
+jobs = host=@{[ $host->host ]} port=@{[ $host->port ]} dbname=postgres user=@{[ $host->safe_psql('postgres', 'SELECT current_user') ]} pool_size=2
 stranger = host=@{[ $host->host ]} port=@{[ $host->port ]} dbname=postgres user=stranger pool_size=3
 [pgbouncer]
 listen_addr =
@@ -188,6 +191,40 @@ like($error, qr/ERROR:  permission denied for redlocks at scope "session"\nDETAI
 like($error, qr/permission denied to set parameter/, 'nor can it allow the scope');
 is(join(' ', $psql->("BEGIN; SELECT redlock_try('of the transaction'); COMMIT; CALL redlock_run('of the call', 'SELECT 1')")), '0 t ', 'other scopes work');
 is($host->safe_psql('postgres', "SELECT count(*) FROM redlock_locks WHERE state <> 'releasing'"), 0, 'no lock stays');
+
+# ---- redlock-exec needs a session of its own ----
+
+my $superuser = $host->safe_psql('postgres', 'SELECT current_user');
+my $jobs_port = PostgreSQL::Test::Cluster::get_free_port();
+my $pool = "host=$dir port=$jobs_port dbname=jobs user=$superuser";
+my $jobs_conf = "$dir/jobs.ini";
+
+# The former pool forgets each setting and lock after each transaction.
+my $run = exec_start($host, [ '-d', "host=$dir port=$port dbname=jobs user=$superuser", 'job' ], [ 'echo', 'ran' ]);
+is($run->code, 125, 'a pool that resets its sessions after each transaction: redlock-exec fails');
+like($run->err, qr/a connection pool has moved the connection.*^HINT:.*session pooling/ms, 'with the reason and the way out');
+is($run->out, '', 'and runs no command');
+$bouncer->kill_kill;
+undef $bouncer;
+
+append_to_file($jobs_conf, slurp_file($conf) =~ s/^server_reset_query.*\n//mgr =~ s/= $port$/= $jobs_port/mr =~ s/pgbouncer\.(log|pid)/jobs.$1/gr);
+$bouncer = IPC::Run::start([ $pgbouncer, $jobs_conf ], '>', \$out, '2>', \$err);
+wait_until(sub { -S "$dir/.s.PGSQL.$jobs_port" }, 'a pool that resets nothing listens');
+my $first = exec_start($host, [ '-d', $pool, 'job' ], beats('first'));
+wait_until(sub { beat_log('first') =~ /^start/m || $first->done }, 'a command runs');
+$run = exec_start($host, [ '-d', $pool, 'job' ], [ 'echo', 'ran' ]);
+is($run->code, 125, 'the session of a running command: redlock-exec fails');
+like($run->err, qr/another client of a connection pool has a lock in this session\nHINT:.*session pooling/, 'with the reason and the way out');
+is($run->out, '', 'and runs no command beside the first');
+
+# A transaction of another client takes the session, so the next check goes to a new session.
+my $holder = $host->safe_psql('postgres', "SELECT pid FROM redlock_locks WHERE resource = 'job'");
+my $taker = session($host, connstr => $pool);
+wait_until(sub { $taker->query('ROLLBACK'); $taker->query('BEGIN'); $taker->query('SELECT pg_backend_pid()') eq $holder },
+	'another client has the session of the command');
+is($first->code, 123, 'a connection that the pool moves: the command ends');
+like($first->err, qr/a connection pool has moved the connection/, 'with the reason');
+$taker->quit;
 $bouncer->kill_kill;
 undef $bouncer;
 done_testing();
