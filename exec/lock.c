@@ -6,11 +6,18 @@
  * to end in order, and the server notices the end of a waiting client by itself.  Afterwards the
  * keeper uses the session, and never waits in libpq.
  */
+#include <limits.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 
 #include "redlock_exec.h"
+
+/* A client that waits for a dead server ends within minutes. */
+#define KEEPALIVES_IDLE "60"
 
 #define KEEPALIVES_IDLE_MAX_S 32767 /* the limit of Linux */
 
@@ -91,9 +98,15 @@ PGconn *
 lock_connect(const Options *options)
 {
 	/* later ones count, and the connection string may be anywhere */
-	const char *keywords[] = {"fallback_application_name", "dbname", "host", "port", "user", NULL};
-	const char *values[] = {"redlock-exec", options->dbname, options->host,
-							options->port,  options->user,   NULL};
+	const char *keywords[] = {
+		"fallback_application_name", "keepalives_idle", "dbname", "host", "port", "user", NULL};
+	const char *values[] = {"redlock-exec",
+							KEEPALIVES_IDLE,
+							options->dbname,
+							options->host,
+							options->port,
+							options->user,
+							NULL};
 	PGconn *conn = PQconnectdbParams(keywords, values, 1);
 
 	if (PQstatus(conn) != CONNECTION_OK)
@@ -177,13 +190,11 @@ integer_of(const PGresult *result, int column)
 }
 
 /*
- * A server that gives up a silent client before the ttl is over would release the lock while the
- * command runs.  Sets this limit of TCP to the ttl if the limit is shorter, or 0: then the kernel
- * decides.  After the ttl the command has ended, so the server may give up the client.  Changes
- * nothing for a Unix socket.
+ * Raises a limit of TCP at the server's end to the ttl if the limit is shorter, or 0, or not set:
+ * then the kernel decides.  Changes nothing for a Unix socket.
  */
 static void
-outlast_ttl(PGconn *conn, const Options *options, const char *name, int64_t limit)
+raise_at_server(PGconn *conn, const Options *options, const char *name, int64_t limit)
 {
 	char number[24];
 	const char *values[] = {name, number};
@@ -191,8 +202,36 @@ outlast_ttl(PGconn *conn, const Options *options, const char *name, int64_t limi
 	snprintf(number, sizeof(number), "%lld", (long long) limit);
 	PQclear(execute(conn, options,
 					"SELECT set_config(name, least($2::bigint, max_val::bigint)::text, false)"
-					" FROM pg_settings WHERE name = $1 AND setting::bigint < $2::bigint",
+					" FROM pg_settings WHERE name = $1"
+					" AND (setting::bigint < $2::bigint OR source = 'default')",
 					2, values));
+}
+
+/*
+ * A server that gives up a silent client before the ttl is over would release the lock while the
+ * command runs.  A server that keeps a dead client for hours would grant the lock to this client.
+ * After the ttl the command has ended, so either end may give up the other one.
+ */
+static void
+outlast_ttl(PGconn *conn, const Options *options, int64_t ttl_us)
+{
+	int64_t seconds = ttl_us / 1000000 + 1;
+	int64_t limit = ttl_us / 1000 + 1;
+	int timeout;
+	socklen_t size = sizeof(timeout);
+
+	raise_at_server(conn, options, "tcp_user_timeout", limit);
+	raise_at_server(conn, options, "tcp_keepalives_idle",
+					seconds < KEEPALIVES_IDLE_MAX_S ? seconds : KEEPALIVES_IDLE_MAX_S);
+	if (limit > INT_MAX)
+		limit = INT_MAX;
+	/* fails for a Unix socket */
+	if (getsockopt(PQsocket(conn), IPPROTO_TCP, TCP_USER_TIMEOUT, &timeout, &size) == 0 &&
+		timeout < limit)
+	{
+		timeout = (int) limit;
+		(void) setsockopt(PQsocket(conn), IPPROTO_TCP, TCP_USER_TIMEOUT, &timeout, size);
+	}
 }
 
 /*
@@ -310,6 +349,9 @@ lock_acquire(PGconn *conn, const Options *options, Grant *grant)
 					2, intervals);
 	/* before the grant, so that wrong options acquire nothing */
 	(void) kill_after_of(times, options, integer_of(times, 1));
+	/* the server refuses other ttls */
+	if (integer_of(times, 1) > 0)
+		outlast_ttl(conn, options, integer_of(times, 1));
 
 	/* a procedure waits without a snapshot */
 	PQclear(execute(conn, options,
@@ -331,10 +373,7 @@ lock_acquire(PGconn *conn, const Options *options, Grant *grant)
 	PQclear(result);
 	grant->kill_after_us = kill_after_of(times, options, grant->ttl_us);
 	PQclear(times);
-	outlast_ttl(conn, options, "tcp_user_timeout", grant->ttl_us / 1000 + 1);
-	outlast_ttl(conn, options, "tcp_keepalives_idle",
-				grant->ttl_us / 1000000 < KEEPALIVES_IDLE_MAX_S ? grant->ttl_us / 1000000 + 1
-																: KEEPALIVES_IDLE_MAX_S);
+	outlast_ttl(conn, options, grant->ttl_us);
 
 	asked_us = clock_us();
 	result = execute(conn, options, CHECK_SQL, 2, marked);

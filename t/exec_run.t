@@ -283,10 +283,18 @@ BEGIN
     INSERT INTO public.limits SELECT s.name, s.setting FROM pg_settings s
      WHERE s.name IN ('tcp_keepalives_idle', 'tcp_user_timeout');
     RETURN public.watched_check(resource);
+END $$;
+ALTER PROCEDURE redlock_lock RENAME TO watched_lock;
+CREATE PROCEDURE redlock_lock(resource text, wait interval, ttl interval, hold_at_least interval, mode text, permits integer)
+LANGUAGE plpgsql AS $$
+BEGIN
+    INSERT INTO public.limits SELECT 'CALL ' || s.name, s.setting FROM pg_settings s
+     WHERE s.name IN ('tcp_keepalives_idle', 'tcp_user_timeout');
+    CALL public.watched_lock($1, wait => $2, ttl => $3, hold_at_least => $4, mode => $5, permits => $6);
 END $$
 SQL
 
-# Returns the limits at all checks.  The first check comes before the command begins.
+# Returns the limits at the grant and at all checks.  The first check comes before the command begins.
 sub limits_of
 {
 	my ($settings, @arguments) = @_;
@@ -297,16 +305,22 @@ sub limits_of
 	return $other->query("SELECT string_agg(DISTINCT name || ' ' || setting, ', ' ORDER BY name || ' ' || setting) FROM limits");
 }
 
-is(limits_of([qw(tcp_keepalives_idle=1 tcp_user_timeout=100)]),
-	'tcp_keepalives_idle 11, tcp_user_timeout 10001', 'limits shorter than the ttl are raised');
-is(limits_of([qw(tcp_keepalives_idle=15 tcp_user_timeout=15000)], '--ttl=20s'),
-	'tcp_keepalives_idle 21, tcp_user_timeout 20001', 'the ttl of the options counts');
-is(limits_of([qw(tcp_keepalives_idle=300 tcp_user_timeout=0)]),
-	'tcp_keepalives_idle 300, tcp_user_timeout 10001', 'a longer limit stays; 0 would be the limit of the kernel');
+sub limits
+{
+	my ($idle, $timeout) = @_;
+	return join ', ', map { ("${_}tcp_keepalives_idle $idle", "${_}tcp_user_timeout $timeout") } 'CALL ', '';
+}
+
+is(limits_of([qw(tcp_keepalives_idle=1 tcp_user_timeout=100)]), limits(11, 10001), 'limits shorter than the ttl are raised');
+is(limits_of([qw(tcp_keepalives_idle=15 tcp_user_timeout=15000)], '--ttl=20s'), limits(21, 20001), 'the ttl of the options counts');
+is(limits_of([qw(tcp_keepalives_idle=300 tcp_user_timeout=0)]), limits(300, 10001), 'a longer limit stays; 0 would be the limit of the kernel');
+is(limits_of([]), limits(11, 10001), 'without a limit the ttl counts: a waiter whose connection has died must end');
 $other->query("SELECT redlock_acquire('job', ttl => '25 s', mode => 'shared', scope => 'session')");
 is(limits_of([qw(tcp_keepalives_idle=1 tcp_user_timeout=100)], '--shared'),
-	'tcp_keepalives_idle 26, tcp_user_timeout 25001', 'of a reader the ttl of the lease');
+	'CALL tcp_keepalives_idle 11, CALL tcp_user_timeout 10001, tcp_keepalives_idle 26, tcp_user_timeout 25001',
+	'of a reader the ttl of the lease');
 $other->query("SELECT redlock_release('job')");
+$other->query('DROP PROCEDURE redlock_lock; ALTER PROCEDURE watched_lock RENAME TO redlock_lock');
 $other->query('DROP FUNCTION redlock_check(text); ALTER FUNCTION watched_check(text) RENAME TO redlock_check');
 
 # ---- processes that outlive the command ----
