@@ -337,12 +337,16 @@ lock_acquire(PGconn *conn, const Options *options, Grant *grant)
 	int64_t asked_us;
 
 	mark_session(conn, options);
-	/* Limits of a role are for its queries, and a lost lease must not end the session as well. */
+	/*
+	 * Limits of a role are for its queries, and a lost lease must not end the session as well. With
+	 * the isolation "serializable", a check might wait for other sessions.
+	 */
 	times = execute(conn, options,
 					"SELECT (extract(epoch FROM $1::interval) * 1000000)::bigint,"
 					" (extract(epoch FROM coalesce($2::interval,"
 					" current_setting('redlock.ttl', true)::interval)) * 1000000)::bigint,"
 					" set_config('redlock.on_loss', 'error', false),"
+					" set_config('default_transaction_isolation', 'read committed', false),"
 					" (SELECT count(set_config(name, '0', false)) FROM pg_settings"
 					" WHERE name IN ('statement_timeout', 'lock_timeout', 'transaction_timeout',"
 					" 'idle_session_timeout'))",

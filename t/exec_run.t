@@ -323,6 +323,18 @@ $other->query("SELECT redlock_release('job')");
 $other->query('DROP PROCEDURE redlock_lock; ALTER PROCEDURE watched_lock RENAME TO redlock_lock');
 $other->query('DROP FUNCTION redlock_check(text); ALTER FUNCTION watched_check(text) RENAME TO redlock_check');
 
+# A deferrable check would wait for a writer of another session.
+$run = exec_start($host, [ '-d', "dbname=postgres options='-c default_transaction_isolation=serializable"
+		  . " -c default_transaction_read_only=on -c default_transaction_deferrable=on'",
+		'-h', $host->host, '-p', $host->port, '--ttl=2s', 'job' ], beats('deferred'));
+wait_until(sub { $run->done || beat_log('deferred') =~ /^start/m }, 'a command of a role with deferrable transactions runs');
+$other->query('BEGIN ISOLATION LEVEL SERIALIZABLE; INSERT INTO limits VALUES (1)');
+my $begun = last_beat_us('deferred');
+wait_until(sub { $run->done || last_beat_us('deferred') > $begun + 3_000_000 }, 'and goes on for longer than a ttl beside a writer');
+$other->query('ROLLBACK');
+stop_beats('deferred', 7);
+is($run->code, 7, '... to its end');
+
 # ---- processes that outlive the command ----
 
 SKIP:
