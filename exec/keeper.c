@@ -64,6 +64,9 @@ take_answer(void)
 			if (validity_us > 0 && watch_reason(keeper.watch) == END_NONE)
 				watch_extend(keeper.watch, watch_kill_at(keeper.asked_us, validity_us));
 			break;
+		case ANSWER_DOUBT:
+			keeper.check_at_us = 0;
+			break;
 		case ANSWER_LOST:
 			watch_end(keeper.watch, END_LOST, lock_error());
 			break;

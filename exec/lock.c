@@ -36,6 +36,7 @@
 static char session_mark[40];
 static char last_error[500];
 static bool session_ended; /* the server said so */
+static bool doubted;       /* the last check failed by 40001 */
 
 static void
 note_error(const char *text)
@@ -429,14 +430,20 @@ read_result(const PGresult *result, int64_t *validity_us)
 		if (strcmp(value, "f") == 0)
 			return ANSWER_LOST;
 		*validity_us = integer_of(result, 0);
+		doubted = false;
 		return ANSWER_VALID;
 	}
 	if (state[0] != '\0')
 		note_error(field(result, PG_DIAG_MESSAGE_PRIMARY));
 	if (ends_session(result))
 		session_ended = true;
-	/* lost, or unknown to this session */
-	return strcmp(state, "40001") == 0 || strcmp(state, "55000") == 0 ? ANSWER_LOST : ANSWER_NONE;
+	if (strcmp(state, "40001") == 0)
+	{
+		/* lost, or the statement was in conflict with the recovery of a standby */
+		doubted = !doubted;
+		return doubted ? ANSWER_DOUBT : ANSWER_LOST;
+	}
+	return strcmp(state, "55000") == 0 ? ANSWER_LOST : ANSWER_NONE; /* unknown to this session */
 }
 
 Answer

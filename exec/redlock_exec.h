@@ -71,6 +71,7 @@ typedef enum Answer
 {
 	ANSWER_NONE,   /* not yet, or an error that says nothing about the lease */
 	ANSWER_VALID,  /* check: the lease is valid; release: it was, to its end */
+	ANSWER_DOUBT,  /* an error that may mean a lost lease: ask again, the next one means it */
 	ANSWER_LOST,   /* the lease was lost */
 	ANSWER_ENDED,  /* the server has ended the session, and so released the lock */
 	ANSWER_BROKEN, /* the connection broke without a word of the server */

@@ -255,6 +255,25 @@ stop_beats("a_$runs{name}", 6);
 is($runs{a}->code, 6, 'cancelled checks: the command goes on');
 in_turn('cancelled checks', %runs);
 
+# On a standby, recovery cancels statements with the SQLSTATE of a lost lease.
+%runs = start_runs();
+$host_a->safe_psql('postgres', <<'SQL');
+CREATE SEQUENCE conflicts;
+ALTER FUNCTION redlock_check(text) RENAME TO true_check;
+CREATE FUNCTION redlock_check(resource text) RETURNS interval LANGUAGE plpgsql AS $$
+BEGIN
+    IF nextval('public.conflicts') % 2 = 0 THEN
+        RAISE 'canceling statement due to conflict with recovery' USING ERRCODE = '40001';
+    END IF;
+    RETURN public.true_check(resource);
+END $$
+SQL
+ok($host_a->poll_query_until('postgres', 'SELECT last_value > 10 FROM conflicts'), 'conflicts of checks with recovery: the command goes on');
+stop_beats("a_$runs{name}", 6);
+is($runs{a}->code, 6, '... to its end');
+in_turn('conflicts of checks with recovery', %runs);
+$host_a->safe_psql('postgres', 'DROP FUNCTION redlock_check(text); ALTER FUNCTION true_check(text) RENAME TO redlock_check');
+
 # The connection goes through a proxy.  The proxy stops, or closes both ends.
 my $port = PostgreSQL::Test::Cluster::get_free_port();
 my $proxy;
