@@ -310,6 +310,8 @@ reason_text(EndReason reason)
 	{
 		case END_LATE:
 			return "the server did not confirm the lease in time";
+		case END_UNRENEWED:
+			return "no quorum of nodes renewed the lease in time";
 		case END_LOST:
 			return "the lease was lost";
 		case END_SESSION:
@@ -353,8 +355,10 @@ front_run(PGconn *conn, const Options *options, const Grant *grant)
 
 	if (reason != END_NONE)
 	{
-		complain("lock \"%s\": %s%s%s; the command was ended", options->name, reason_text(reason),
-				 watch->message[0] != '\0' ? ": " : "", watch->message);
+		const char *error = reason == END_LATE ? watch->error : watch->message;
+
+		complain("lock \"%s\": %s%s%s; the process group of the command was ended", options->name,
+				 reason_text(reason), error[0] != '\0' ? ": " : "", error);
 		return EXIT_LOST;
 	}
 	if (watch->lost_at_end || watch_reason(watch) == END_LOST || watch_reason(watch) == END_SESSION)

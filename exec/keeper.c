@@ -8,6 +8,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
@@ -60,6 +61,7 @@ take_answer(void)
 	switch (lock_continue(keeper.conn, &done, &validity_us))
 	{
 		case ANSWER_VALID:
+			watch_answered(keeper.watch, keeper.asked_us);
 			/* once the end has begun, KILL comes kill_after_us behind TERM */
 			if (validity_us > 0 && watch_reason(keeper.watch) == END_NONE)
 				watch_extend(keeper.watch, watch_kill_at(keeper.asked_us, validity_us));
@@ -79,6 +81,8 @@ take_answer(void)
 		case ANSWER_NONE:
 			break;
 	}
+	if (done)
+		snprintf(keeper.watch->error, sizeof(keeper.watch->error), "%s", lock_error());
 	return done;
 }
 

@@ -431,6 +431,7 @@ read_result(const PGresult *result, int64_t *validity_us)
 			return ANSWER_LOST;
 		*validity_us = integer_of(result, 0);
 		doubted = false;
+		note_error(NULL);
 		return ANSWER_VALID;
 	}
 	if (state[0] != '\0')

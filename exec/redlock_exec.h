@@ -91,7 +91,7 @@ extern bool lock_begin_release(PGconn *conn, const char *name);
  */
 extern Answer lock_continue(PGconn *conn, bool *done, int64_t *validity_us);
 
-/* The last error, a line. */
+/* The last error, a line; empty after a valid answer. */
 extern const char *lock_error(void);
 
 /* ---- watch.c: when the group must end ---- */
@@ -99,25 +99,29 @@ extern const char *lock_error(void);
 typedef enum EndReason
 {
 	END_NONE,
-	END_LATE,    /* no renewal was seen in time */
-	END_LOST,    /* the server says that the lease was lost */
-	END_SESSION, /* the server ended the session */
-	END_BROKEN,  /* the connection broke */
-	END_KEEPER,  /* the keeper died */
-	END_FRONT,   /* the front died */
+	END_LATE,      /* the server did not answer in time */
+	END_UNRENEWED, /* the server answered, and no renewal was seen in time */
+	END_LOST,      /* the server says that the lease was lost */
+	END_SESSION,   /* the server ended the session */
+	END_BROKEN,    /* the connection broke */
+	END_KEEPER,    /* the keeper died */
+	END_FRONT,     /* the front died */
 } EndReason;
 
 typedef struct Watch
 {
 	pid_t group;
 	int64_t kill_after_us;
+	int64_t recent_us; /* a server that answers has answered a check that began within this time */
 	/* atomic: both processes read and write these */
 	int64_t kill_at_us;
-	int reason; /* EndReason: the first one counts */
+	int64_t answered_us; /* when the last check with an answer began */
+	int reason;          /* EndReason: the first one counts */
 	/* written by the keeper, read by the front after the keeper's death */
 	bool released;     /* the server has released the lock */
 	bool lost_at_end;  /* and said that the lease had been lost before */
 	char message[500]; /* behind its reason */
+	char error[500];   /* of the last check; empty: it had an answer */
 } Watch;
 
 /* CLOCK_BOOTTIME: goes on while the machine sleeps, as the clock of the server's leases does. */
@@ -134,6 +138,7 @@ extern int64_t watch_kill_at(int64_t asked_us, int64_t validity_us);
 extern Watch *watch_create(const Grant *grant);
 extern EndReason watch_reason(const Watch *watch);
 extern void watch_extend(Watch *watch, int64_t kill_at_us);
+extern void watch_answered(Watch *watch, int64_t asked_us);
 
 /*
  * Ends the group: TERM now, and KILL after kill_after_us or at kill_at_us.  KILL now where no time

@@ -24,6 +24,12 @@
 /* KILL is repeated until the group has ended. */
 #define KILL_AGAIN_US 50000
 
+/*
+ * A server that renews the lease, and then falls silent, has been silent for a longer part of the
+ * ttl than this when TERM is due.
+ */
+#define RECENT_SHARE 5
+
 /* Time for the front or the keeper to wake up, and for the kernel to end the group. */
 #define LATENESS_SHARE 20
 #define LATENESS_MAX_US 200000
@@ -94,6 +100,7 @@ watch_create(const Grant *grant)
 		fail(EXIT_FAILED, "could not allocate shared memory: %s", strerror(errno));
 	watch->kill_after_us = grant->kill_after_us;
 	watch->kill_at_us = grant->kill_at_us;
+	watch->recent_us = grant->ttl_us / RECENT_SHARE;
 	return watch;
 }
 
@@ -113,6 +120,12 @@ void
 watch_extend(Watch *watch, int64_t kill_at_us)
 {
 	__atomic_store_n(&watch->kill_at_us, kill_at_us, __ATOMIC_SEQ_CST);
+}
+
+void
+watch_answered(Watch *watch, int64_t asked_us)
+{
+	__atomic_store_n(&watch->answered_us, asked_us, __ATOMIC_SEQ_CST);
 }
 
 /* kill(-1) would reach every process of the user. */
@@ -161,7 +174,11 @@ watch_act(Watch *watch)
 
 		if (now_us < term_at_us)
 			return term_at_us;
-		watch_end(watch, END_LATE, NULL);
+		watch_end(watch,
+				  now_us - __atomic_load_n(&watch->answered_us, __ATOMIC_SEQ_CST) < watch->recent_us
+					  ? END_UNRENEWED
+					  : END_LATE,
+				  NULL);
 	}
 	if (now_us < kill_at(watch))
 		return kill_at(watch);

@@ -115,7 +115,7 @@ kill 'STOP', $runs{a}->pid;
 kill 'STOP', broker_pid($host_a);
 in_turn('stopped front and broker', %runs);
 kill 'CONT', $runs{a}->pid;
-is_lost('stopped front and broker', qr/did not confirm the lease in time/, "TERM\n", %runs);
+is_lost('stopped front and broker', qr/no quorum of nodes renewed the lease in time/, "TERM\n", %runs);
 kill 'CONT', broker_pid($host_a);
 
 %runs = start_runs();
@@ -208,13 +208,13 @@ kill 'CONT', @processes;
 %runs = start_runs();
 kill 'STOP', broker_pid($host_a);
 in_turn('stopped broker', %runs);
-is_lost('stopped broker', qr/./, "TERM\n", %runs);
+is_lost('stopped broker', qr/no quorum of nodes renewed the lease in time;/, "TERM\n", %runs);
 kill 'CONT', broker_pid($host_a);
 wait_nodes_ready($host_a, 3);
 
 %runs = start_runs();
 $_->pause foreach @nodes[ 0, 1 ];
-is_lost('no quorum', qr/./, "TERM\n", %runs);
+is_lost('no quorum', qr/no quorum of nodes renewed the lease in time;/, "TERM\n", %runs);
 $_->resume foreach @nodes[ 0, 1 ];
 in_turn('no quorum', %runs);
 wait_nodes_ready($_, 3) foreach $host_a, $host_b;
@@ -273,6 +273,13 @@ stop_beats("a_$runs{name}", 6);
 is($runs{a}->code, 6, '... to its end');
 in_turn('conflicts of checks with recovery', %runs);
 $host_a->safe_psql('postgres', 'DROP FUNCTION redlock_check(text); ALTER FUNCTION true_check(text) RENAME TO redlock_check');
+
+# The server answers by errors.
+%runs = start_runs();
+$host_a->safe_psql('postgres', 'ALTER FUNCTION redlock_check(text) RENAME TO true_check');
+is_lost('checks that fail', qr/did not confirm the lease in time: function redlock_check.* does not exist; the process group of the command was ended/, "TERM\n", %runs);
+$host_a->safe_psql('postgres', 'ALTER FUNCTION true_check(text) RENAME TO redlock_check');
+in_turn('checks that fail', %runs);
 
 # The connection goes through a proxy.  The proxy stops, or closes both ends.
 my $port = PostgreSQL::Test::Cluster::get_free_port();
