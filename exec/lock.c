@@ -21,7 +21,7 @@
 
 #define KEEPALIVES_IDLE_MAX_S 32767 /* the limit of Linux */
 
-/* The condition holds in the session that mark_session has marked, and in no other. */
+/* True in the session of mark_session only. */
 #define IN_OUR_SESSION "current_setting('redlock_exec.session', true) = "
 
 #define CHECK_SQL                                                                                  \
@@ -29,7 +29,7 @@
 	"$2 THEN redlock_check($1) END) * 1000000)::bigint"
 #define RELEASE_SQL "SELECT CASE WHEN " IN_OUR_SESSION "$2 THEN redlock_release($1) END"
 
-/* After the grant, nobody but the pool can end the lock of a connection that was moved. */
+/* Only the pool can end a moved connection's lock. */
 #define STAYS "The former session holds the lock until the pool closes this session."
 #define MOVED "a connection pool has moved the connection to another session"
 

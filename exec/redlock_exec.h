@@ -71,7 +71,7 @@ typedef enum Answer
 {
 	ANSWER_NONE,   /* not yet, or an error that says nothing about the lease */
 	ANSWER_VALID,  /* check: the lease is valid; release: it was, to its end */
-	ANSWER_DOUBT,  /* an error that may mean a lost lease: ask again, the next one means it */
+	ANSWER_DOUBT,  /* maybe a lost lease: ask again; ANSWER_LOST if the error repeats */
 	ANSWER_LOST,   /* the lease was lost */
 	ANSWER_ENDED,  /* the server has ended the session, and so released the lock */
 	ANSWER_BROKEN, /* the connection broke without a word of the server */
@@ -112,7 +112,7 @@ typedef struct Watch
 {
 	pid_t group;
 	int64_t kill_after_us;
-	int64_t recent_us; /* a server that answers has answered a check that began within this time */
+	int64_t recent_us; /* the last answer is recent if its check began within this time */
 	/* atomic: both processes read and write these */
 	int64_t kill_at_us;
 	int64_t answered_us; /* when the last check with an answer began */

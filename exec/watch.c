@@ -16,6 +16,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/timerfd.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -199,6 +200,19 @@ watch_require_proc(void)
 }
 
 /*
+ * Does a process of the group run although "hidepid" hides its file?  As process 1, the front is
+ * the parent of such processes, and does not reap them.
+ */
+static bool
+is_hidden_in_group(pid_t pid, pid_t group)
+{
+	siginfo_t info = {.si_pid = 0};
+
+	return getpgid(pid) == group &&
+		   (waitid(P_PID, (id_t) pid, &info, WEXITED | WNOHANG | WNOWAIT) != 0 || info.si_pid == 0);
+}
+
+/*
  * Does a process of the group with this number run?  A process whose first thread has ended is a
  * zombie with other threads.
  */
@@ -216,7 +230,8 @@ is_in_group(const char *pid, pid_t group)
 
 	snprintf(path, sizeof(path), "/proc/%s/stat", pid);
 	if ((file = fopen(path, "re")) == NULL)
-		return false;
+		return errno != ENOENT && errno != ESRCH &&
+			   is_hidden_in_group((pid_t) strtol(pid, NULL, 10), group);
 	length = fread(stat, 1, sizeof(stat) - 1, file);
 	fclose(file);
 	stat[length] = '\0';

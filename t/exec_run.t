@@ -6,9 +6,11 @@
 # connection, blocked signals or a closed standard input; a signal ending redlock-exec and not the
 # command; a lock released while processes of the group still run, or kept afterwards; a role's
 # statement_timeout ending the wait; a server giving up the connection, and so releasing the lock,
-# while the lease lasts; a reader ended in spite of renewals, since the ttl of the lease differs
-# from the reader's ttl; processes hidden from the /proc of another pid namespace; an extension not
-# found in its schema; another lock in a database of another encoding.
+# while the lease lasts; a lock granted to a waiter whose connection has died; a reader ended in
+# spite of renewals, since the ttl of the lease differs from the reader's ttl; a check that waits
+# for other sessions; processes hidden from the /proc of another pid namespace, or by hidepid; an
+# extension not found in its schema; another lock in a database of another encoding; a lock taken
+# for a missing command.
 
 use strict;
 use warnings;
@@ -349,6 +351,22 @@ SKIP:
 	wait_until(sub { (eval { $run->out } // '') =~ /^(\d+)\n/ && slurp_file("/proc/$1/stat") =~ /\) Z / },
 		'the first thread of a process has ended');
 	is(exec_code($host, ['job'], ['true']), 121, 'the lock is held while another thread runs');
+	append_to_file($go, '');
+	is($run->code, 5, 'and released afterwards');
+}
+
+SKIP:
+{
+	my @hidden = (qw(unshare --map-root-user --pid --fork --mount sh -c),
+		'mount -t proc -o hidepid=1 proc /proc && exec unshare "$@"', 'sh', "--map-user=$<");
+	skip 'no namespaces for users, or no python3', 3
+	  if !-x '/usr/bin/python3' || !run_log([ @hidden, 'true' ]);
+	my $go = beat_path('hidden') . '.go';
+	my $hidden = "import ctypes, os, time\nctypes.CDLL(None).prctl(4, 0)\nopen('$go.ready', 'w')\n"
+	  . "while not os.path.exists('$go'): time.sleep(0.01)\n";
+	$run = exec_start($host, ['job'], [ 'sh', '-c', '/usr/bin/python3 -c "$1" & exit 5', 'sh', $hidden ], within => \@hidden);
+	wait_until(sub { -e "$go.ready" || $run->done }, 'a process is hidden by hidepid');
+	is(exec_code($host, ['job'], ['true']), 121, 'the lock is held while this process runs');
 	append_to_file($go, '');
 	is($run->code, 5, 'and released afterwards');
 }
