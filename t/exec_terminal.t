@@ -1,10 +1,10 @@
 # redlock-exec on a terminal, under a shell with job control.
 #
-# Protects from: a command unable to read from the terminal; control-C ending redlock-exec and not
-# the command, or the command and not the script around it; control-Z not giving the shell back, or
-# costing the lock; a terminal staying with the group of the command; a command in the background
-# taking the terminal; a command stopped for ever, perhaps with the lock, without a shell to
-# continue the command.
+# Protects from: a command unable to read from the terminal, also in $(...); control-C ending
+# redlock-exec and not the command, or the command and not the script around it; control-Z not
+# giving the shell back, or costing the lock; a terminal staying with the group of the command; a
+# command in the background taking the terminal; a command stopped for ever, perhaps with the lock,
+# without a shell to continue the command.
 
 use strict;
 use warnings;
@@ -114,6 +114,10 @@ type_in("echo code \$?\n", qr/^code 0\r/m, 'with its exit code');
 type_in("run cat\nfirst\n", qr/^first\r/m, 'the command reads again');
 type_in("\cC", qr/prompt> /, 'control-C ends it');
 type_in("echo code \$?\n", qr/^code 130\r/m, 'with the code of the signal');
+
+type_in("x=\$(run cat); echo got \$x\n", qr/^/, 'in a command substitution');
+is_held('the lock is held');
+type_in("fifth\n\cD", qr/^got fifth\r.*prompt> /ms, 'the command reads, too');
 
 my $script = beat_path('script');
 append_to_file("$script.0", "$ENV{RUN} job -- cat\necho NEXT LINE\n");
