@@ -102,6 +102,11 @@ class Faults:
             until = max(until, t1)
         return total
 
+    def set_back_us(self, host, begin, end):
+        """By how much the clock of the host went back: PostgreSQL's timeouts follow this clock."""
+        return sum(-f["step"] * S for f in self.during(begin, end)
+                   if f["kind"] == "host_clock" and f["target"] == f"host/{host}" and f["step"] < 0)
+
     def hides_the_dead(self, at):
         """A dead server's entry lives on, and by a forward clock a restarted node may claim to be older."""
         return ([f for f in self.during(0, at) if f["kind"] in CRASHES]
@@ -248,6 +253,8 @@ def waits(records, faults):
         if (faults.host_hit(record["host"], record["begin"], record["end"], RECOVERY_US)
                 or faults.session_hit("backend_pause", record["pid"], record["begin"], record["end"])):
             allowed += 15 * S
+        if record["limit"] == "statement_timeout":
+            allowed += faults.set_back_us(record["host"], record["begin"], record["end"])
         if took > allowed + faults.stalled_us(record["begin"], record["end"]):
             yield Violation(f"a wait of at most {limit} us ({record['limit']}) took {took} us", record["resource"],
                             record["end"], (record,))
