@@ -7,14 +7,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "pgstat.h"
 #include "port/pg_crc32c.h"
 #include "storage/fd.h"
 
 #include "broker/joint_file.h"
-
-/* pg_basebackup leaves out this directory. */
-#define JOINT_FILE PG_STAT_TMP_DIR "/redlock_pg.lists"
 
 /* The file.  A file of another build is rejected. */
 typedef struct Contents
@@ -80,6 +76,7 @@ joint_file_read(NodeUrls *now, NodeUrls *next)
 	FILE *file;
 	bool whole;
 
+	memset(&contents, 0, sizeof(contents));
 	(void) unlink(JOINT_FILE ".new"); /* left by a crash */
 	file = AllocateFile(JOINT_FILE, PG_BINARY_R);
 	if (file == NULL)

@@ -4,6 +4,8 @@
  */
 #include "postgres.h"
 
+#include "lib/stringinfo.h"
+
 #include "broker/joint_file.h"
 #include "broker/members.h"
 #include "broker/node.h"
@@ -45,9 +47,12 @@ typedef enum Step
 static core_lists lists;
 static core_mask outdated;          /* connected by a former URL or TLS settings, perhaps */
 static int64 due_us = PG_INT64_MAX; /* see members_due_us */
+static bool file_is_due = false;    /* the file has lists that are not taken over */
 
 static void read_lists(Listed *listed, const NodeUrls *now, const NodeUrls *next);
-static void adopt_file(int64 now_us);
+static bool adopt_file(bool warn, int64 now_us);
+static bool settings_name_one_of(const Listed *listed);
+static void warn_of_foreign_file(const Listed *listed);
 static void warn_of_too_many(int count);
 static void warn_of_mixed(void);
 static void warn_of_third_list(void);
@@ -101,13 +106,16 @@ members_adopt(int64 now_us)
 		lists.now |= status->now ? CORE_BIT(i) : 0;
 		lists.next |= status->next ? CORE_BIT(i) : 0;
 	}
-	if (lists.now == 0)
-		adopt_file(now_us);
+	file_is_due = lists.now == 0 && !adopt_file(false, now_us);
 }
 
-/* Takes over the two lists that were in force when the server stopped or crashed. */
-static void
-adopt_file(int64 now_us)
+/*
+ * Takes over the two lists that were in force when the server stopped or crashed.  If the settings
+ * name none of these nodes, the file may be the file of another server, whose data directory was
+ * copied.  Then the function returns false, unless redlock.on_disagreement lets the settings count.
+ */
+static bool
+adopt_file(bool warn, int64 now_us)
 {
 	static NodeUrls now;
 	static NodeUrls next;
@@ -115,13 +123,35 @@ adopt_file(int64 now_us)
 	int index[URL_NODES_MAX];
 
 	if (!joint_file_read(&now, &next))
-		return;
+		return true;
 	read_lists(&listed, &now, &next);
 	if (listed.count > URL_NODES_MAX)
-		return;
+		return true;
+	if (!settings_name_one_of(&listed))
+	{
+		if (redlock_on_disagreement != ON_DISAGREEMENT_REFUSE)
+			return true;
+		if (warn)
+			warn_of_foreign_file(&listed);
+		return false;
+	}
 	find_indexes(&listed, index);
 	if (assign_indexes(&listed, index, now_us))
 		open_nodes(&listed, index, now_us);
+	return true;
+}
+
+static bool
+settings_name_one_of(const Listed *listed)
+{
+	Listed set;
+
+	read_lists(&set, redlock_nodes(), redlock_nodes_next());
+	for (int s = 0; s < set.count; s++)
+		for (int u = 0; u < listed->count; u++)
+			if (strcmp(set.node[s].url->address, listed->node[u].url->address) == 0)
+				return true;
+	return false;
 }
 
 bool
@@ -140,6 +170,10 @@ members_configure(int64 now_us,
 	int index[URL_NODES_MAX];
 
 	due_us = PG_INT64_MAX;
+	/* after a reload: the settings may have changed, or the file may be gone */
+	file_is_due = file_is_due && !adopt_file(true, now_us);
+	if (file_is_due)
+		return false;
 	read_lists(&listed, redlock_nodes(), redlock_nodes_next());
 	if (listed.count > URL_NODES_MAX)
 	{
@@ -196,6 +230,26 @@ members_configure(int64 now_us,
 	else if (!joint_file_write(redlock_nodes(), redlock_nodes_next()))
 		due_us = now_us + WRITE_AGAIN_US;
 	return true;
+}
+
+static void
+warn_of_foreign_file(const Listed *listed)
+{
+	StringInfoData nodes;
+
+	initStringInfo(&nodes);
+	for (int u = 0; u < listed->count; u++)
+		appendStringInfo(&nodes, "%s%s", u > 0 ? ", " : "", listed->node[u].url->address);
+	ereport(
+		WARNING,
+		(errcode(ERRCODE_CONFIG_FILE_ERROR),
+		 errmsg("redlock.nodes is not in force, since file \"%s\" has other nodes", JOINT_FILE),
+		 errdetail("The file has the two lists of nodes that were in force when a server stopped. "
+				   "The settings name none of these nodes: %s.",
+				   nodes.data),
+		 errhint("If this server is a copy of another server, delete the file, and reload. "
+				 "Otherwise set redlock.nodes and redlock.nodes_next to the two lists, and "
+				 "reload.")));
 }
 
 static void

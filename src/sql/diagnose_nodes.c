@@ -50,7 +50,7 @@ diagnose_lists(Diagnosis *diagnosis)
 		diagnose_add(diagnosis, DIAGNOSE_ERROR,
 					 "No list of nodes is in force, so no lock can be acquired.",
 					 "See the server log for the reason. Correct redlock.nodes and "
-					 "redlock.nodes_next, and reload.");
+					 "redlock.nodes_next, or delete the file that the log names, and reload.");
 	else if (diagnosis->broker_pid != 0 && !(is_in_force(diagnosis, urls, false) &&
 											 is_in_force(diagnosis, redlock_nodes_next(), true)))
 		diagnose_add(diagnosis, DIAGNOSE_WARNING,
