@@ -39,6 +39,7 @@
 -- gauge max_locks: Limit of locks
 -- gauge releasing: Released locks that some node has not acknowledged
 -- gauge broker_up: 1 if the broker runs, else 0
+-- gauge now_seconds: Time of the query by the clock of this server
 SELECT granted AS granted_total, refused AS refused_total, unreachable AS unreachable_total,
        renewed AS renewed_total, unrenewed AS unrenewed_total, lost AS lost_total,
        released AS released_total, handed_over AS handed_over_total,
@@ -46,7 +47,8 @@ SELECT granted AS granted_total, refused AS refused_total, unreachable AS unreac
        joined AS joined_total, tries_refused AS tries_refused_total, timed_out AS timed_out_total,
        deadlocks AS deadlocks_total, total_wait_time / 1000 AS wait_seconds_total,
        total_hold_time / 1000 AS hold_seconds_total,
-       locks, max_locks, releasing, (broker_pid IS NOT NULL)::int AS broker_up
+       locks, max_locks, releasing, (broker_pid IS NOT NULL)::int AS broker_up,
+       extract(epoch FROM now())::float8 AS now_seconds
   FROM redlock_stats;
 
 -- query redlock_quorum 15: Nodes of each list in force
@@ -158,8 +160,10 @@ SELECT s.state, count(l.state) AS current,
 -- query redlock_hosts 15: The hosts that share the nodes
 -- gauge known: Hosts that the nodes know, this host too
 -- gauge conflicting: Hosts in a configuration conflict with this host
+-- gauge refusing: 1 if this host takes no new locks because of a conflict or of nodes that the hosts have left, else 0
 -- gauge warning: Hosts with redlock.on_disagreement = 'warn'
 SELECT count(*) AS known, count(*) FILTER (WHERE NOT agrees) AS conflicting,
+       count(*) FILTER (WHERE self AND standing IN ('refuses', 'holds')) AS refusing,
        count(*) FILTER (WHERE standing = 'warns') AS warning
   FROM redlock_hosts
  WHERE (SELECT broker_pid IS NOT NULL FROM redlock_stats)

@@ -73,6 +73,9 @@ like($result->{hint}, qr/^If host "[ab]" is right, set redlock\.nodes to its nod
 	'and what to do');
 wait_until(sub { log_of($host{late}) =~ /WARNING:  redlock\.nodes names old nodes that the hosts have left, so this host takes no locks/ },
 	'so does the log');
+my ($metrics) = slurp_file('monitoring/metrics.sql') =~ /^-- query redlock_hosts .*?\n(SELECT.*?);\n/ms;
+is($host{$_}->safe_psql('postgres', "SELECT conflicting, refusing FROM ($metrics) m"), $_ eq 'late' ? '0|1' : '0|0',
+	"the metrics of $_ tell whether it takes locks") foreach sort keys %host;
 replace_broker($host{late});
 is(try_on($host{late})->{state}, '55000', 'nor does the next broker get one') foreach 1 .. 5;
 $_->restart foreach @old;

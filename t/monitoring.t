@@ -82,7 +82,7 @@ my $prometheus_conf = changed("$rules/prometheus.yml",
 	qr/localhost:9237/ => "127.0.0.1:$port{exporter}",
 	qr/scrape_interval: .*/ => 'scrape_interval: 1s',
 	qr/\A/ => "global: {evaluation_interval: 1s}\n");
-changed("$rules/rules.yml", qr/\A/ => '');
+changed("$rules/rules.yml", qr/for: 2m/ => 'for: 1s');
 
 # Starts a program.
 sub start
@@ -174,6 +174,8 @@ is(value('redlock_resources_wait_seconds_total{resource="held"} < bool 60'), 1, 
 is(value('redlock_stats_wait_seconds_total >= scalar(sum(redlock_resources_wait_seconds_total)) - 0.001') =~ /^[\d.e-]+$/, 1, 'the sums have the waits of all locks');
 wait_value('redlock_hosts_known', 1);
 is(value('redlock_hosts_conflicting'), 0, 'no conflict');
+is(value('redlock_hosts_refusing'), 0, 'this host takes locks');
+is(value('time() - redlock_stats_now_seconds < bool 300'), 1, 'the time of the query');
 is(value('redlock_hosts_warning'), 0, 'no host ignores conflicts');
 wait_value('count(redlock_runs_last_failure_timestamp_seconds > 0)', 1);
 is(value('time() - redlock_runs_last_success_timestamp_seconds{resource="good"} < bool 3600'), 1, 'a job has succeeded');
@@ -273,6 +275,15 @@ $_->cli(qw(ACL SETUSER default +set)) foreach @nodes[ 0, 1 ];
 is(value('count(redlock_nodes_ready == 1)'), 3, 'all nodes are ready');
 wait_until(sub { alerts() eq 'RedlockLeaseLost firing RedlockLocksFail firing' }, 'the alert fires') or diag(alerts());
 
+# ---- the broker hangs ----
+
+my $unreachable = value('redlock_stats_unreachable_total');
+my $broker = broker_pid($host);
+kill 'STOP', $broker;
+is(psql_result($host, "SELECT redlock_try('any')")->{state}, '55000', 'a broker that hangs grants no lock');
+kill 'CONT', $broker;
+wait_value("redlock_stats_unreachable_total - $unreachable", 1);
+
 # ---- nodes are down ----
 
 my $gone = $nodes[2]->address;
@@ -287,7 +298,7 @@ is((found('ALERTS{alertname="RedlockNodeOut"}'))[0]{node}, $gone, 'and names the
 $nodes[1]->kill9;
 wait_value('redlock_quorum_nodes_ready{list="now"}', 1);
 wait_until(sub { alerts() =~ /RedlockNoQuorum pending/ }, 'no quorum') or diag(alerts());
-wait_until(sub { absent() eq 'redlock_hosts_conflicting redlock_hosts_known redlock_hosts_warning' }, 'the other metrics are there') or diag(absent());
+wait_until(sub { absent() eq 'redlock_hosts_conflicting redlock_hosts_known redlock_hosts_refusing redlock_hosts_warning' }, 'the other metrics are there') or diag(absent());
 wait_value('max(sql_exporter_last_scrape_failed)', 0);
 
 # ---- no nodes, and the node inside the server ----

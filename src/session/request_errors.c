@@ -461,6 +461,7 @@ request_fail_deadlock(const LockRequest *request, int index, const char *cycle)
 void
 request_fail_silent_broker(const LockRequest *request, int index)
 {
+	lease_count(COUNT_UNREACHABLE);
 	ereport(ERROR, (errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 					errmsg("the redlock broker has not asked for \"%s\" in time",
 						   request->names[index].name),
