@@ -53,11 +53,14 @@ diagnose_lists(Diagnosis *diagnosis)
 					 "redlock.nodes_next, or delete the file that the log names, and reload.");
 	else if (diagnosis->broker_pid != 0 && !(is_in_force(diagnosis, urls, false) &&
 											 is_in_force(diagnosis, redlock_nodes_next(), true)))
-		diagnose_add(diagnosis, DIAGNOSE_WARNING,
-					 "Other lists of nodes are in force than redlock.nodes and "
-					 "redlock.nodes_next say.",
-					 "Call redlock_diagnose again after a second. If the finding stays, see the "
-					 "server log for the reason.");
+		diagnose_add(
+			diagnosis, DIAGNOSE_WARNING,
+			"Other lists of nodes are in force than redlock.nodes and "
+			"redlock.nodes_next say.",
+			"Call redlock_diagnose again after a second. If the finding stays, see the "
+			"server log for the reason. If nodes of a list in force are lost for good, set "
+			"redlock.nodes_next to none, and redlock.on_disagreement to warn on all hosts "
+			"until redlock.nodes is in force.");
 	if (urls->count == 1 && urls->url[0].is_local)
 		return "redlock.nodes is local: locks exclude sessions of this server only.";
 	look_at_list(diagnosis, "redlock.nodes", urls);
