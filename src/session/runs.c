@@ -23,6 +23,7 @@
 #include "utils/array.h"
 #include "utils/builtins.h"
 #include "utils/guc.h"
+#include "utils/inval.h"
 #include "utils/lsyscache.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
@@ -376,7 +377,13 @@ runs_succeed(Run *run)
 {
 	Oid types[] = {UUIDOID, TIMESTAMPTZOID, TIDOID};
 	Datum values[] = {UUIDPGetDatum(&run->id), 0, PointerGetDatum(&run->place)};
+	Oid extension;
 
+	/* the extension may have moved to another schema during the run */
+	AcceptInvalidationMessages();
+	extension = get_extension_oid("redlock_pg", true);
+	if (OidIsValid(extension))
+		run->schema = extension_schema(extension);
 	run->ended = GetCurrentTimestamp();
 	values[1] = TimestampTzGetDatum(run->ended);
 	SPI_connect();
