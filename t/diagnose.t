@@ -116,6 +116,23 @@ like($rows, qr/^ok \| quorum \| Votes for new locks come from 3 of 3 nodes of re
 $host->safe_psql('postgres', 'CREATE ROLE anybody');
 is($host->safe_psql('postgres', 'SET ROLE anybody; SELECT count(*) FROM redlock_diagnose()'), scalar(my @all = split /, /, $SUBJECTS), 'any role may ask');
 
+# the owner of a table needs the schema
+$host->safe_psql('postgres', <<'SQL');
+CREATE ROLE keeper;
+ALTER TABLE redlock_runs OWNER TO keeper;
+REVOKE USAGE ON SCHEMA public FROM PUBLIC;
+SQL
+like(diagnose($host), qr/^error \| privileges \| The owner of the table redlock_runs, keeper, lacks USAGE on the schema public: .* \| Run GRANT USAGE ON SCHEMA public TO keeper\.$/m,
+	'an owner without the schema');
+$host->safe_psql('postgres', 'GRANT USAGE ON SCHEMA public TO keeper');
+unlike(diagnose($host), qr/^error \| privileges/m, 'an owner with the schema');
+$host->safe_psql('postgres', <<'SQL');
+GRANT USAGE ON SCHEMA public TO PUBLIC;
+REVOKE USAGE ON SCHEMA public FROM keeper;
+ALTER TABLE redlock_runs OWNER TO CURRENT_USER;
+DROP ROLE keeper;
+SQL
+
 # privileges on the tables
 $host->safe_psql('postgres', <<'SQL');
 CREATE ROLE "any one";
@@ -192,7 +209,7 @@ set_nodes($host, @nodes, 'redis://127.0.0.1:1');
 finds($host, 'warning \| lists of nodes \| redlock\.nodes names 4 nodes: 1 may fail, as with 3\. \| .*', 'four nodes');
 set_nodes($host, @nodes, map { "redis://127.0.0.1:$_" } 1 .. 10);
 set($host, "redlock.nodes_next = '" . join(',', map { "redis://127.0.0.1:$_" } 11 .. 20) . "'");
-finds($host, 'warning \| lists of nodes \| Other lists of nodes are in force than .* \| .* see the server log for the reason\.', 'lists that are too long together');
+finds($host, 'warning \| lists of nodes \| Other lists of nodes are in force than .* \| .* see the server log for the reason\. If nodes of a list in force are lost for good, .*', 'lists that are too long together');
 set($host, "redlock.nodes_next = ''");
 set_nodes($host, @nodes);
 is_healthy($host, 'three nodes');

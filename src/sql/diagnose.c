@@ -22,6 +22,7 @@
 #include "utils/array.h"
 #include "utils/builtins.h"
 #include "utils/fmgroids.h"
+#include "utils/lsyscache.h"
 #include "utils/rel.h"
 #include "utils/syscache.h"
 #include "utils/tuplestore.h"
@@ -76,6 +77,7 @@ static const char *check_room(Diagnosis *diagnosis);
 static const char *check_new_names(Diagnosis *diagnosis);
 static const char *check_grants(Diagnosis *diagnosis);
 static const char *check_privileges(Diagnosis *diagnosis);
+static void look_at_owner(Diagnosis *diagnosis, Oid table, Oid schema, const char *name);
 static List *writers(Oid table);
 static List *add_writers(List *roles, Oid owner, Datum acl);
 
@@ -392,11 +394,13 @@ check_privileges(Diagnosis *diagnosis)
 
 	for (int i = 0; i < lengthof(tables); i++)
 	{
-		List *roles = writers(extension_table(tables[i], schema));
+		Oid of = extension_table(tables[i], schema);
+		List *roles = writers(of);
 		const char *table = extension_name(tables[i]);
 		StringInfoData names;
 		ListCell *cell;
 
+		look_at_owner(diagnosis, of, schema, table);
 		if (roles == NIL)
 			continue;
 		initStringInfo(&names);
@@ -413,6 +417,31 @@ check_privileges(Diagnosis *diagnosis)
 					 table, names.data, table));
 	}
 	return "No role but the owner and superusers has more than SELECT on the tables of redlock_pg.";
+}
+
+/* May the owner of a table use the schema?  Sessions write the table with the owner's rights. */
+static void
+look_at_owner(Diagnosis *diagnosis, Oid table, Oid schema, const char *name)
+{
+	HeapTuple relation = SearchSysCache1(RELOID, ObjectIdGetDatum(table));
+	const char *owner;
+	const char *in;
+	Oid role;
+
+	if (!HeapTupleIsValid(relation))
+		return;
+	role = ((Form_pg_class) GETSTRUCT(relation))->relowner;
+	ReleaseSysCache(relation);
+	if (DatumGetBool(DirectFunctionCall3(has_schema_privilege_id_id, ObjectIdGetDatum(role),
+										 ObjectIdGetDatum(schema), CStringGetTextDatum("USAGE"))))
+		return;
+	owner = quote_identifier(GetUserNameFromId(role, false));
+	in = quote_identifier(get_namespace_name(schema));
+	diagnose_add(diagnosis, DIAGNOSE_ERROR,
+				 psprintf("The owner of the table %s, %s, lacks USAGE on the schema %s: calls that "
+						  "write the table fail.",
+						  name, owner, in),
+				 psprintf("Run GRANT USAGE ON SCHEMA %s TO %s.", in, owner));
 }
 
 /*
