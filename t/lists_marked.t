@@ -135,6 +135,8 @@ wait_until(sub { try_on($host{late})->{state} eq '' }, 'the present one is not')
 # ---- a wrong list on one host ----
 
 my $down = redis_node();
+my $count_of = q{return string.match(redis.call('GET', 'redlock:\0hosts\0mark:redlock:'), '^%d+%z%x+%z(%d+)%z')};
+wait_until(sub { join(' ', map { $_->cli('EVAL', $count_of, 0) } @then) eq '3 3 3' }, 'the present list is marked at each node');
 my $marks_then = join ' ', map { $_->cli('EVAL', q{return redis.call('GET', 'redlock:\0hosts\0mark:redlock:')}, 0) } @then;
 $down->kill9;
 give($host{a}, [ @then[ 0, 1 ], $down ], []);
