@@ -28,7 +28,7 @@ static HostConfig own_announced; /* the present configuration, with the step ann
 static HostFacts apart;
 static bool apart_by_lists; /* false: only by leases that host holds */
 static uint64 apart_id;     /* 0: none */
-static bool apart_by_names; /* by nodes that only one of the hosts reaches, under other addresses */
+static bool apart_by_names; /* a host with both lists may name the same nodes by other addresses */
 static HostFacts rival;
 static uint64 rival_id; /* the host with a rival step; 0: none */
 static int64 announced_us;
@@ -36,6 +36,7 @@ static int64 announced_us;
 static uint64 marked_list = 0; /* hash of the list in force at the last look at its marks */
 
 static void look_apart(const HostRecord *record, int64 seen_us);
+static bool has_two_lists(const HostConfig *config);
 static bool have_told(core_lists left, int64 since_us, int64 now_us);
 static bool have_answered(core_lists lists, int64 since_us);
 static int64 leases_outlive_us(void);
@@ -148,7 +149,16 @@ look_apart(const HostRecord *record, int64 seen_us)
 	apart_id = record->id;
 	apart_by_lists = (difference.kinds & HOSTS_NODES) != 0;
 	hosts_compare(&own_then, &theirs, seen_us, &difference);
-	apart_by_names = !(difference.kinds & (HOSTS_NODES | HOSTS_HELD));
+	apart_by_names = has_two_lists(&theirs) && !(difference.kinds & (HOSTS_NODES | HOSTS_HELD));
+}
+
+static bool
+has_two_lists(const HostConfig *config)
+{
+	for (int i = 0; i < config->count; i++)
+		if (config->node[i].next)
+			return true;
+	return false;
 }
 
 /*
