@@ -45,11 +45,13 @@ standing_has_lapsed(Standing *standing, int64_t now_us)
 StandingOther
 standing_other(uint64_t id, const HostConfig *theirs, unsigned kinds, int64_t takes_for_us)
 {
+	/* a host that asks without a quorum must write another entry, and look, before it takes locks
+	 */
 	bool may_take = theirs->standing != HOST_ASKS || hosts_have_quorum(theirs);
+	bool counts = (kinds & ~HOSTS_HELD) != 0 && may_take;
 
 	return (StandingOther){.id = id,
-						   .says = (kinds & ~HOSTS_HELD) != 0 && may_take ? theirs->standing
-																		  : HOST_REFUSES,
+						   .says = counts ? theirs->standing : HOST_REFUSES,
 						   .takes_for_us = takes_for_us,
 						   .holds = (kinds & HOSTS_HELD) != 0};
 }
