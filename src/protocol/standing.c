@@ -45,8 +45,7 @@ standing_has_lapsed(Standing *standing, int64_t now_us)
 StandingOther
 standing_other(uint64_t id, const HostConfig *theirs, unsigned kinds, int64_t takes_for_us)
 {
-	/* a host that asks without a quorum must write another entry, and look, before it takes locks
-	 */
+	/* without a quorum a host that asks must write another entry, and look, before it begins */
 	bool may_take = theirs->standing != HOST_ASKS || hosts_have_quorum(theirs);
 	bool counts = (kinds & ~HOSTS_HELD) != 0 && may_take;
 
