@@ -122,6 +122,7 @@ wait_until(sub { $host_a->safe_psql('postgres', "SELECT state FROM redlock_locks
 $host_a->safe_psql('postgres', 'SELECT pg_cancel_backend(' . $session->pid . ')');
 $lost = $session->result;
 is($lost->{message}, 'canceling statement due to user request', '... is cancelled for another reason');
+becomes('lost', '... is told as lost');
 is(last_run(), qq(lost|$lost->{message}. The lease on redlock "job" was lost. The hold_at_most of 500 ms has ended.), '... as both are told');
 $session->query('RESET redlock.on_loss');
 
