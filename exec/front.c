@@ -80,8 +80,7 @@ become_command(const Options *options, const Grant *grant, int go, pid_t front_p
 		setenv("REDLOCK_TOKEN", grant->token, 1) != 0)
 		_exit(EXIT_FAILED);
 	(void) sigprocmask(SIG_SETMASK, &blocked_before, NULL);
-	/* in bash's $(...) TTIN is ignored: a read would fail, and not ask the front for the terminal
-	 */
+	/* bash ignores TTIN in $(...): a read would fail, instead of a stop that the front notices */
 	if (terminal >= 0)
 		(void) signal(SIGTTIN, SIG_DFL);
 	(void) execvp(options->command[0], options->command);

@@ -200,8 +200,8 @@ watch_require_proc(void)
 }
 
 /*
- * Does a process of the group run although "hidepid" hides its file?  As process 1, the front is
- * the parent of such processes, and does not reap them.
+ * Returns true if a process of the group runs, though "hidepid" hides the file of the process.  As
+ * process 1, the front is the parent of hidden processes, and does not reap the processes.
  */
 static bool
 is_hidden_in_group(pid_t pid, pid_t group)

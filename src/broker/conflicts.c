@@ -169,6 +169,9 @@ find_conflicts(int64 now_us)
 	}
 	conflict_count = kept;
 	look_at_standing(now_us);
+	/* at each look: a former broker may have died before */
+	if (lease_gives_way())
+		(void) lease_release_all_idle();
 	for (int i = 0; i < conflict_count; i++)
 		if (is_ripe(&conflicts[i]) && !conflicts[i].logged)
 			log_conflict(&conflicts[i]);
@@ -203,8 +206,6 @@ look_at_standing(int64 now_us)
 	view.has_leases = has_leases(now_us);
 	view.count = describe_others(others, !standing->begun);
 	standing_look(standing, &view, now_us);
-	if (standing->number != number && lease_gives_way())
-		(void) lease_release_all_idle();
 	if (standing->number != number)
 		beat_at(now_us);
 	else if (standing->begun && !had_begun)
@@ -408,8 +409,6 @@ registry_configured(int64 now_us)
 		return;
 	lease_table->settings = hash;
 	standing_reset(&lease_table->standing, has_leases(now_us));
-	if (lease_gives_way())
-		(void) lease_release_all_idle();
 	set_list_left(false);
 	beat_at(now_us);
 }

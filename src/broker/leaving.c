@@ -40,6 +40,7 @@ static bool has_two_lists(const HostConfig *config);
 static bool have_told(core_lists left, int64 since_us, int64 now_us);
 static bool have_answered(core_lists lists, int64 since_us);
 static int64 leases_outlive_us(void);
+static bool is_news(int64 *told_us, int64 since_us);
 static void complain_apart(int64 since_us, int64 now_us);
 static void complain_untold(int64 since_us, bool more, int64 now_us);
 static void complain_marked(int64 since_us, const StepMark *mark);
@@ -220,6 +221,16 @@ leases_outlive_us(void)
 	return Max(0, BEAT_US + redlock_max_ttl_ms * INT64CONST(1000) - HOST_LIVES_US);
 }
 
+/* Returns true once for each step; *told_us: since_us of the step that the log has. */
+static bool
+is_news(int64 *told_us, int64 since_us)
+{
+	bool news = *told_us != since_us;
+
+	*told_us = since_us;
+	return news;
+}
+
 static void
 complain_apart(int64 since_us, int64 now_us)
 {
@@ -266,11 +277,10 @@ complain_apart(int64 since_us, int64 now_us)
 static void
 complain_untold(int64 since_us, bool more, int64 now_us)
 {
-	static int64 logged_since_us = 0;
+	static int64 told_us = 0;
 
-	if (logged_since_us == since_us || now_us - since_us <= BEAT_US + ALL_TELL_US)
+	if (now_us - since_us <= BEAT_US + ALL_TELL_US || !is_news(&told_us, since_us))
 		return;
-	logged_since_us = since_us;
 	if (more)
 	{
 		ereport(
@@ -296,11 +306,10 @@ complain_untold(int64 since_us, bool more, int64 now_us)
 static void
 complain_marked(int64 since_us, const StepMark *mark)
 {
-	static int64 logged_since_us = 0;
+	static int64 told_us = 0;
 
-	if (logged_since_us == since_us)
+	if (!is_news(&told_us, since_us))
 		return;
-	logged_since_us = since_us;
 	ereport(
 		LOG,
 		(errmsg("redlock.nodes is not yet in force"),
@@ -314,11 +323,10 @@ complain_marked(int64 since_us, const StepMark *mark)
 static void
 complain_forgotten(int64 since_us)
 {
-	static int64 logged_since_us = 0;
+	static int64 told_us = 0;
 
-	if (logged_since_us == since_us)
+	if (!is_news(&told_us, since_us))
 		return;
-	logged_since_us = since_us;
 	ereport(LOG,
 			(errmsg("redlock.nodes is not yet in force"),
 			 errdetail("The nodes forget a host that hangs or is cut off after %d seconds, but "
@@ -332,11 +340,10 @@ complain_forgotten(int64 since_us)
 static void
 complain_kept(int64 since_us, int64 now_us)
 {
-	static int64 logged_since_us = 0;
+	static int64 told_us = 0;
 
-	if (logged_since_us == since_us)
+	if (!is_news(&told_us, since_us))
 		return;
-	logged_since_us = since_us;
 	ereport(
 		LOG,
 		(errmsg("redlock.nodes is not yet in force"),
@@ -349,11 +356,10 @@ complain_kept(int64 since_us, int64 now_us)
 static void
 complain_rival(int64 since_us)
 {
-	static int64 told_for_us = 0;
+	static int64 told_us = 0;
 
-	if (told_for_us == since_us)
+	if (!is_news(&told_us, since_us))
 		return;
-	told_for_us = since_us;
 	ereport(
 		LOG,
 		(errmsg("redlock.nodes is not yet in force"),

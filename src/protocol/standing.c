@@ -45,7 +45,7 @@ standing_has_lapsed(Standing *standing, int64_t now_us)
 StandingOther
 standing_other(uint64_t id, const HostConfig *theirs, unsigned kinds, int64_t takes_for_us)
 {
-	/* without a quorum a host that asks must write another entry, and look, before it begins */
+	/* a host that asks cannot begin before it reaches a quorum */
 	bool may_take = theirs->standing != HOST_ASKS || hosts_have_quorum(theirs);
 	bool counts = (kinds & ~HOSTS_HELD) != 0 && may_take;
 
@@ -68,7 +68,7 @@ standing_add_wait(const Standing *standing, const HostConfig *ours, const HostCo
 				  const HostsDifference *difference, int64_t age_us, StandingWait *wait)
 {
 	StandingOther other = standing_other(0, theirs, difference->guess_kinds, 0);
-	HostConfig then = *theirs;
+	HostConfig then;
 	HostsDifference apart;
 
 	if (age_us > STANDING_SILENT_US)
@@ -77,6 +77,7 @@ standing_add_wait(const Standing *standing, const HostConfig *ours, const HostCo
 		wait->guessed |= difference->guessed;
 	if (theirs->step == HOST_STAYS)
 		return;
+	then = *theirs;
 	hosts_take_step(&then);
 	hosts_compare(ours, &then, HOSTS_AT_ANY_TIME, &apart);
 	wait->step = wait->step || (apart.kinds & HOSTS_NODES) != 0;

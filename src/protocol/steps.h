@@ -147,7 +147,7 @@ extern void steps_choose_mark(const StepMarks *marks, core_mask nodes, int64_t w
 /* the latest mark; NULL: there is none */
 extern const StepMark *steps_latest(const StepMarks *marks);
 
-/* The latest mark that was written for these lists; NULL: there is none. */
+/* The latest mark for these lists; NULL: there is none. */
 extern const StepMark *steps_mark_of(core_lists lists, const StepMarks *marks);
 
 /*
