@@ -46,7 +46,7 @@ use PostgreSQL::Test::Utils;
 our @EXPORT = qw(
   redis_node redis_nodes node_urls set_node_lists key_count key_owner
   redlock_cluster redlock_conf restart_with wait_nodes_ready wait_quarantined last_beat wait_beats
-  host_id listener each_in_turn
+  host_id listener each_in_turn write_hosts
   session psql_result repeat end_repeats disturb_work broker_pid broker_sleeps replace_broker
   wait_until sql_examples guest_library preload write_mapped tls_is_missing
 );
@@ -412,6 +412,43 @@ sub last_beat
 {
 	my ($host_id, $node) = @_;
 	return $node->cli('EVAL', q{return redis.call('ZSCORE', 'redlock:\0hosts', ARGV[1]) or ''}, 0, $host_id);
+}
+
+=pod
+
+=item write_hosts(node, options)
+
+Writes entries of 17 made-up hosts at the node: one host more than a node tells.  Each host has
+addresses of its own for its nodes.  Options: C<standing>, C<max_ttl> in ms, and C<nodes>, for each
+node of a host C<[ lists, process ]>, as in an entry (src/protocol/hosts.h).
+
+=cut
+
+sub write_hosts
+{
+	my ($node, %options) = @_;
+
+	return $node->cli('EVAL', <<'LUA', 0, $options{max_ttl}, $options{standing}, map { @$_ } @{ $options{nodes} });
+local H = 'redlock:\0hosts'
+local refuses = ARGV[2] == '2'
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+for i = 1, 17 do
+	local id = string.format('%016x', i)
+	local words = {'redlock:', ARGV[1], string.format('%d', (#ARGV - 2) / 2)}
+	for j = 3, #ARGV, 2 do
+		for _, word in ipairs({ARGV[j], '0', 'host' .. i .. ':' .. j, ARGV[j + 1]}) do words[#words + 1] = word end
+	end
+	local text = table.concat(words, '\0') .. '\0' .. ARGV[2] .. '\0000\0'
+	local config = redis.sha1hex(text)
+	redis.call('SET', H .. '\0config:' .. config, text)
+	redis.call('ZADD', H, now, id)
+	redis.call('ZADD', H .. '\0ids', 0, id)
+	redis.call('HSET', H .. '\0facts', id, config .. 'host' .. i .. '\0000.2.0\00015\0000\0001\000100\0000\0')
+	redis.call('ZADD', H .. '\0configs:redlock:', refuses and now - 45000 or now, config)
+	redis.call('ZADD', H .. '\0users:' .. config, now, id)
+end
+LUA
 }
 
 =pod

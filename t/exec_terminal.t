@@ -120,21 +120,19 @@ is_held('the lock is held');
 type_in("fifth\n\cD", qr/^got fifth\r.*prompt> /ms, 'the command reads, too');
 
 my $script = beat_path('script');
-append_to_file("$script.0", "$ENV{RUN} job -- cat\necho NEXT LINE\n");
-foreach my $shell (qw(bash sh))
+append_to_file("$script.reads", "$ENV{RUN} job -- cat\necho NEXT LINE\n");
+append_to_file("$script.sleeps", "$ENV{RUN} job -- sh -c 'echo first; exec sleep 1000'\necho NEXT LINE\n");
+foreach my $case ([ reads => "first\n" ], [ sleeps => '' ])
 {
-	type_in("$shell $script.0\nfirst\n", qr/^first\r/m, "in a script of $shell");
-	type_in("\cC", qr/prompt> /, 'control-C ends the command');
-	type_in("echo code \$?\n", qr/^code 130\r/m, 'and the script');
-	unlike($seen_before, qr/NEXT LINE/, 'before its next line');
-}
-append_to_file("$script.3", "$ENV{RUN} job -- sh -c 'echo up; exec sleep 1000'\necho NEXT LINE\n");
-foreach my $shell (qw(bash sh))
-{
-	type_in("$shell $script.3\n", qr/^up\r/m, "a command that does not read, in a script of $shell");
-	type_in("\cC", qr/prompt> /, 'control-C ends the command');
-	type_in("echo code \$?\n", qr/^code 130\r/m, 'and the script');
-	unlike($seen_before, qr/NEXT LINE/, 'before its next line');
+	my ($command, $input) = @$case;
+
+	foreach my $shell (qw(bash sh))
+	{
+		type_in("$shell $script.$command\n$input", qr/^first\r/m, "a command that $command, in a script of $shell");
+		type_in("\cC", qr/prompt> /, 'control-C ends the command');
+		type_in("echo code \$?\n", qr/^code 130\r/m, 'and the script');
+		unlike($seen_before, qr/NEXT LINE/, 'before its next line');
+	}
 }
 
 # the terminal is not handed over

@@ -1,4 +1,4 @@
-# Hosts that refuse, since their settings differ, stand in nobody's way, and hide nobody.
+# Hosts with different settings refuse.  A refusing host neither stops nor hides another host.
 #
 # Protects from: two holders of a lock, because entries of refusing hosts fill a newcomer's table of
 # conflicts; a list of nodes without a mark for as long as a host refuses, so that hosts refuse
@@ -16,31 +16,11 @@ use Test::More;
 
 sub state_on { return psql_result($_[0], "SELECT redlock_try('tried')")->{state}; }
 
-# Writes entries of 17 hosts with different settings, which refuse.
+# Hosts with different settings refuse.
 sub write_refusers
 {
 	my ($node) = @_;
-
-	return $node->cli('EVAL', <<'LUA', 0);
-local H = 'redlock:\0hosts'
-local time = redis.call('TIME')
-local now = time[1] * 1000 + math.floor(time[2] / 1000)
-for i = 1, 17 do
-	local id = string.format('%016x', i)
-	local words = {'redlock:', '50000', '3'}
-	for j = 1, 3 do
-		for _, word in ipairs({'1', '0', 'host' .. i .. ':' .. j, 'p' .. i .. j}) do words[#words + 1] = word end
-	end
-	local text = table.concat(words, '\0') .. '\0002\0000\0'
-	local config = redis.sha1hex(text)
-	redis.call('SET', H .. '\0config:' .. config, text)
-	redis.call('ZADD', H, now, id)
-	redis.call('ZADD', H .. '\0ids', 0, id)
-	redis.call('HSET', H .. '\0facts', id, config .. 'refuser' .. i .. '\0000.2.0\00015\0000\0001\000100\0000\0')
-	redis.call('ZADD', H .. '\0configs:redlock:', now - 45000, config)
-	redis.call('ZADD', H .. '\0users:' .. config, now, id)
-end
-LUA
+	return write_hosts($node, standing => 2, max_ttl => 50000, nodes => [ map { [ 1, "p$_" ] } 1 .. 3 ]);
 }
 
 # ---- a newcomer whose own node names many refusing hosts ----

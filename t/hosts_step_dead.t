@@ -1,7 +1,7 @@
-# A host dies just before it leaves one of two lists of nodes, and nodes restart.
+# A host dies just before the host leaves one of two lists of nodes, and nodes restart.
 #
-# Protects from: other hosts getting no locks until the nodes have forgotten the dead host, after
-# its last entry is too old for a host that hangs.
+# Protects from: other hosts getting no locks for 45 s, until the nodes have forgotten the dead host.
+# After 31 s even a host that hangs takes no locks.
 #
 # Takes half a minute: a host counts as silent after 31 s.
 

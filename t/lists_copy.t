@@ -1,8 +1,8 @@
 # A copy of a host's files, made during a change of nodes, has the file with the two lists of the
 # host, and settings with nodes of its own.
 #
-# Protects from: a copy for tests that takes locks at the nodes of the copied host, against its own
-# settings; a copy that cannot get out of the two lists; a server that forgets its own two lists.
+# Protects from: a copy taking locks at the nodes of the copied host, against the settings of the
+# copy; a copy unable to leave the two lists; a server forgetting two lists of its own.
 
 use strict;
 use warnings;

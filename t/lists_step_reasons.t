@@ -65,7 +65,7 @@ is($s->run("SELECT redlock_try('job')")->{out}, 'f', 'the lock is kept');
 $s->quit;
 $keeper->stop;
 
-# ---- a node that is down has another name on the other host ----
+# ---- two hosts name a node differently, and the node is down ----
 
 @old = redis_nodes(3);
 @new = redis_nodes(3);
@@ -96,38 +96,21 @@ $_->stop foreach $one, $other;
 my @ids  = map { $_->cli('INFO', 'server') =~ /run_id:(\w{16})/ } @old, @new;
 my $many = redlock_cluster('many', nodes => \@old, conf => $conf);
 
-# Writes entries of 17 hosts that have both lists, each host with addresses of its own.
-sub write_hosts
+# The hosts have both lists.
+sub write_joint_hosts
 {
-	$_->cli('EVAL', <<'LUA', 0, @ids) foreach @old, @new;
-local H = 'redlock:\0hosts'
-local time = redis.call('TIME')
-local now = time[1] * 1000 + math.floor(time[2] / 1000)
-for i = 1, 17 do
-	local id = string.format('%016x', i)
-	local words = {'redlock:', '20000', '6'}
-	for j = 1, 6 do
-		for _, word in ipairs({j <= 3 and '1' or '2', '0', 'tunnel' .. i .. ':' .. j, ARGV[j]}) do words[#words + 1] = word end
-	end
-	local text = table.concat(words, '\0') .. '\0001\0000\0'
-	local config = redis.sha1hex(text)
-	redis.call('SET', H .. '\0config:' .. config, text)
-	redis.call('ZADD', H, now, id)
-	redis.call('ZADD', H .. '\0ids', 0, id)
-	redis.call('HSET', H .. '\0facts', id, config .. 'host' .. i .. '\0000.2.0\00015\0000\0001\000100\00090\0')
-	redis.call('ZADD', H .. '\0configs:redlock:', now, config)
-	redis.call('ZADD', H .. '\0users:' .. config, now, id)
-end
-LUA
+	my @both = map { [ $_ < @old ? 1 : 2, $ids[$_] ] } 0 .. $#ids;
+
+	write_hosts($_, standing => 1, max_ttl => 20000, nodes => \@both) foreach @old, @new;
 	return;
 }
-write_hosts();
+write_joint_hosts();
 set_node_lists($many, \@old, \@new);
 ok($many->poll_query_until('postgres', 'SELECT count(*) = 6 FROM redlock_nodes'), 'both lists');
 set_node_lists($many, \@new, []);
 wait_until(
 	sub {
-		write_hosts();
+		write_joint_hosts();
 		return slurp_file($many->logfile) =~ /DETAIL:  Another host may still use only the list .* more configurations than the 16 that a node tells\./;
 	},
 	'a step waits for hosts that no node tells', 120);
